@@ -163,6 +163,7 @@ class Prefill:
     next_token: int
     final: bool = False
     activations: Activations | None = None
+    times: tuple[StageTime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,247 @@
+"""The compute thread of a stage: one queue of messages in, forwarded messages and replies out.
+
+llama.cpp is called on this thread and nowhere else. The same worker runs inside a stage process and, for
+stage 0, inside the engine. Each lane hands in its messages in order; what comes out keeps that order, so the
+replies of a session are in window order by construction.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from engine.compute.stage import Stage
+from engine.compute.tail import Tail
+from engine.errors import SkippyError
+from engine.protocol.messages import (
+    CancelEpoch,
+    ConfigureGeneration,
+    ErrorMessage,
+    Message,
+    PredictedTokens,
+    Prefill,
+    PrefillDone,
+    StageTime,
+    Stop,
+    TrimSession,
+    VerifyWindow,
+)
+from engine.stage.sequences import SequenceTable
+
+log = logging.getLogger("skippy.stage")
+
+Deliver = Callable[[Message], None]
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """One chain's way through this stage. Both callbacks are called on the compute thread.
+
+    `forward` takes what goes to the next stage, `reply` what goes back to the coordinator.
+    """
+
+    number: int
+    forward: Deliver
+    reply: Deliver
+    cancelled: dict[int, int] = field(default_factory=dict)  # session -> newest cancelled epoch
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    lane: Lane
+    message: Message | None  # None: the lane is gone
+    arrived: float
+
+
+class StageWorker:
+    """Runs the messages of all lanes, one after the other, on a thread of its own."""
+
+    def __init__(self, stage: Stage, index: int) -> None:
+        self.stage = stage
+        self.index = index
+        self._tail = Tail(stage) if stage.slice.is_last else None
+        self._sequences = SequenceTable(stage.options.sequences)
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._busy_since = 0.0
+        self._thread = threading.Thread(target=self._run, name=f"stage-{index}-compute", daemon=True)
+        self._thread.start()
+
+    @property
+    def queued(self) -> int:
+        """Messages that wait for the compute thread."""
+        return self._jobs.qsize()
+
+    @property
+    def busy_ms(self) -> int:
+        """For how long the present message has been running; 0 when idle."""
+        since = self._busy_since
+        return int((time.monotonic() - since) * 1000) if since else 0
+
+    @property
+    def sessions(self) -> int:
+        return len(self._sequences)
+
+    def submit(self, lane: Lane, message: Message) -> None:
+        """Queue a message. A cancel takes effect at once: it must overtake the windows that it cancels."""
+        if isinstance(message, CancelEpoch):
+            newest = lane.cancelled.get(message.session, -1)
+            lane.cancelled[message.session] = max(newest, message.epoch)
+            return
+        self._jobs.put(_Job(lane, message, time.perf_counter()))
+
+    def drop_lane(self, lane: Lane) -> None:
+        """The lane is gone: skip what it still has queued and free its sequences."""
+        lane.closed = True
+        self._jobs.put(_Job(lane, None, time.perf_counter()))
+
+    def close(self, timeout: float = 10.0) -> None:
+        """End the thread after the present message and free the stage."""
+        self._jobs.put(None)
+        self._thread.join(timeout)
+        if not self._thread.is_alive():
+            self.stage.close()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if job.message is None:
+                for session in self._sequences.sessions_of(job.lane.number):
+                    self._release(job.lane, session)
+                continue
+            if job.lane.closed:
+                continue
+            self._busy_since = time.monotonic()
+            try:
+                self._handle(job.lane, job.message, job.arrived)
+            except SkippyError as error:
+                job.lane.reply(self._error(job.message, error.code, str(error)))
+            except Exception as error:  # a fault of ours must reach the coordinator, not end the thread
+                log.exception("stage %d: %s failed", self.index, type(job.message).__name__)
+                job.lane.reply(self._error(job.message, "internal", f"{type(error).__name__}: {error}"))
+            finally:
+                self._busy_since = 0.0
+
+    def _handle(self, lane: Lane, message: Message, arrived: float) -> None:
+        match message:
+            case VerifyWindow():
+                self._verify(lane, message, arrived)
+            case Prefill():
+                self._prefill(lane, message, arrived)
+            case ConfigureGeneration():
+                lane.cancelled.pop(message.session, None)
+                sequence = self._sequences.sequence(lane.number, message.session)
+                if self._tail is not None:
+                    self._tail.configure(sequence, message)
+                else:
+                    lane.forward(message)
+            case TrimSession():
+                self._trim(self._sequences.sequence(lane.number, message.session), message.keep)
+                if self._tail is None:
+                    lane.forward(message)
+            case Stop():
+                self._release(lane, message.session)
+                if self._tail is None:
+                    lane.forward(message)
+            case _:
+                raise SkippyError(f"a stage has no use for {type(message).__name__}", code="protocol")
+
+    def _verify(self, lane: Lane, window: VerifyWindow, arrived: float) -> None:
+        stale = window.stale or window.epoch <= lane.cancelled.get(window.session, -1)
+        if stale:
+            self._pass_stale(lane, window)
+            return
+        sequence = self._sequences.sequence(lane.number, window.session)
+        begun = time.perf_counter()
+        if self._tail is None:
+            hidden = self._forward(sequence, window)
+            times = (*window.times, self._time(sequence, arrived, begun))
+            lane.forward(replace(window, activations=hidden, times=times))
+            return
+        predictions, draft = self._tail.verify(
+            sequence, window.start, window.tokens, window.activations, window.draft_budget
+        )
+        times = (*window.times, self._time(sequence, arrived, begun))
+        lane.reply(
+            PredictedTokens(
+                session=window.session,
+                window=window.window,
+                epoch=window.epoch,
+                start=window.start,
+                predictions=predictions,
+                draft=draft,
+                times=times,
+            )
+        )
+
+    def _pass_stale(self, lane: Lane, window: VerifyWindow) -> None:
+        if self._tail is None:
+            lane.forward(replace(window, stale=True, activations=None))
+        else:
+            lane.reply(
+                PredictedTokens(
+                    session=window.session,
+                    window=window.window,
+                    epoch=window.epoch,
+                    start=window.start,
+                    predictions=(),
+                    stale=True,
+                    times=window.times,
+                )
+            )
+
+    def _prefill(self, lane: Lane, chunk: Prefill, arrived: float) -> None:
+        sequence = self._sequences.sequence(lane.number, chunk.session)
+        begun = time.perf_counter()
+        if self._tail is None:
+            hidden = self._forward(sequence, chunk)
+            times = (*chunk.times, self._time(sequence, arrived, begun))
+            lane.forward(replace(chunk, activations=hidden, times=times))
+            return
+        self._tail.prefill(sequence, chunk.start, chunk.tokens, chunk.next_token, chunk.activations)
+        times = (*chunk.times, self._time(sequence, arrived, begun))
+        end = chunk.start + len(chunk.tokens)
+        lane.reply(PrefillDone(session=chunk.session, end=end, times=times))
+
+    def _forward(self, sequence: int, message: Prefill | VerifyWindow):  # type: ignore[no-untyped-def]
+        if self.stage.slice.is_first:
+            return self.stage.forward(sequence, message.start, tokens=message.tokens)
+        return self.stage.forward(sequence, message.start, hidden=message.activations)
+
+    def _trim(self, sequence: int, keep: int) -> None:
+        if self._tail is not None:
+            self._tail.trim(sequence, keep)
+        else:
+            self.stage.trim(sequence, keep)
+
+    def _release(self, lane: Lane, session: int) -> None:
+        lane.cancelled.pop(session, None)
+        sequence = self._sequences.release(lane.number, session)
+        if sequence is None:
+            return
+        if self._tail is not None:
+            self._tail.release(sequence)
+        else:
+            self.stage.release(sequence)
+
+    def _time(self, sequence: int, arrived: float, begun: float) -> StageTime:
+        ended = time.perf_counter()
+        return StageTime(
+            stage=self.index,
+            queue_us=int((begun - arrived) * 1e6),
+            compute_us=int((ended - begun) * 1e6),
+            kv_tokens=self.stage.length(sequence),
+        )
+
+    def _error(self, message: Message, code: str, reason: str) -> ErrorMessage:
+        return ErrorMessage(
+            code=code,
+            reason=f"stage {self.index}: {reason}",
+            stage=self.index,
+            retryable=code in ("busy",),
+            session=getattr(message, "session", -1),
+            window=getattr(message, "window", -1),
+        )
