@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # front ends read settings from here and start faster without numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 PROTOCOL_VERSION = 1
 
-Activations = NDArray[np.float32]
+Activations: TypeAlias = "NDArray[np.float32]"
 
 
 class Role(StrEnum):
