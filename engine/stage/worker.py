@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 
 from engine.compute.stage import Stage
 from engine.compute.tail import Tail
-from engine.errors import SkippyError
+from engine.errors import Busy, SkippyError
 from engine.protocol.messages import (
+    Activations,
     CancelEpoch,
     ConfigureGeneration,
     ErrorMessage,
@@ -41,10 +42,12 @@ Deliver = Callable[[Message], None]
 class Lane:
     """One chain's way through this stage. Both callbacks are called on the compute thread.
 
-    `forward` takes what goes to the next stage, `reply` what goes back to the coordinator.
+    `forward` takes what goes to the next stage, `reply` what goes back to the coordinator. `index` is the
+    place of this stage in that chain.
     """
 
     number: int
+    index: int
     forward: Deliver
     reply: Deliver
     cancelled: dict[int, int] = field(default_factory=dict)  # session -> newest cancelled epoch
@@ -61,14 +64,13 @@ class _Job:
 class StageWorker:
     """Runs the messages of all lanes, one after the other, on a thread of its own."""
 
-    def __init__(self, stage: Stage, index: int) -> None:
+    def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.index = index
         self._tail = Tail(stage) if stage.slice.is_last else None
         self._sequences = SequenceTable(stage.options.sequences)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._busy_since = 0.0
-        self._thread = threading.Thread(target=self._run, name=f"stage-{index}-compute", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="stage-compute", daemon=True)
         self._thread.start()
 
     @property
@@ -92,6 +94,8 @@ class StageWorker:
             newest = lane.cancelled.get(message.session, -1)
             lane.cancelled[message.session] = max(newest, message.epoch)
             return
+        if isinstance(message, ConfigureGeneration):
+            lane.cancelled.pop(message.session, None)  # epochs count from 0 again
         self._jobs.put(_Job(lane, message, time.perf_counter()))
 
     def drop_lane(self, lane: Lane) -> None:
@@ -118,10 +122,10 @@ class StageWorker:
             try:
                 self._handle(job.lane, job.message, job.arrived)
             except SkippyError as error:
-                job.lane.reply(self._error(job.message, error.code, str(error)))
+                job.lane.reply(self._error(job, error.code, str(error)))
             except Exception as error:  # a fault of ours must reach the coordinator, not end the thread
-                log.exception("stage %d: %s failed", self.index, type(job.message).__name__)
-                job.lane.reply(self._error(job.message, "internal", f"{type(error).__name__}: {error}"))
+                log.exception("stage %d: %s failed", job.lane.index, type(job.message).__name__)
+                job.lane.reply(self._error(job, "internal", f"{type(error).__name__}: {error}"))
             finally:
                 self._busy_since = 0.0
 
@@ -132,7 +136,6 @@ class StageWorker:
             case Prefill():
                 self._prefill(lane, message, arrived)
             case ConfigureGeneration():
-                lane.cancelled.pop(message.session, None)
                 sequence = self._sequences.sequence(lane.number, message.session)
                 if self._tail is not None:
                     self._tail.configure(sequence, message)
@@ -158,13 +161,13 @@ class StageWorker:
         begun = time.perf_counter()
         if self._tail is None:
             hidden = self._forward(sequence, window)
-            times = (*window.times, self._time(sequence, arrived, begun))
+            times = (*window.times, self._time(lane, sequence, arrived, begun))
             lane.forward(replace(window, activations=hidden, times=times))
             return
         predictions, draft = self._tail.verify(
             sequence, window.start, window.tokens, window.activations, window.draft_budget
         )
-        times = (*window.times, self._time(sequence, arrived, begun))
+        times = (*window.times, self._time(lane, sequence, arrived, begun))
         lane.reply(
             PredictedTokens(
                 session=window.session,
@@ -198,15 +201,15 @@ class StageWorker:
         begun = time.perf_counter()
         if self._tail is None:
             hidden = self._forward(sequence, chunk)
-            times = (*chunk.times, self._time(sequence, arrived, begun))
+            times = (*chunk.times, self._time(lane, sequence, arrived, begun))
             lane.forward(replace(chunk, activations=hidden, times=times))
             return
         self._tail.prefill(sequence, chunk.start, chunk.tokens, chunk.next_token, chunk.activations)
-        times = (*chunk.times, self._time(sequence, arrived, begun))
+        times = (*chunk.times, self._time(lane, sequence, arrived, begun))
         end = chunk.start + len(chunk.tokens)
         lane.reply(PrefillDone(session=chunk.session, end=end, times=times))
 
-    def _forward(self, sequence: int, message: Prefill | VerifyWindow):  # type: ignore[no-untyped-def]
+    def _forward(self, sequence: int, message: Prefill | VerifyWindow) -> Activations | None:
         if self.stage.slice.is_first:
             return self.stage.forward(sequence, message.start, tokens=message.tokens)
         return self.stage.forward(sequence, message.start, hidden=message.activations)
@@ -227,21 +230,21 @@ class StageWorker:
         else:
             self.stage.release(sequence)
 
-    def _time(self, sequence: int, arrived: float, begun: float) -> StageTime:
+    def _time(self, lane: Lane, sequence: int, arrived: float, begun: float) -> StageTime:
         ended = time.perf_counter()
         return StageTime(
-            stage=self.index,
+            stage=lane.index,
             queue_us=int((begun - arrived) * 1e6),
             compute_us=int((ended - begun) * 1e6),
             kv_tokens=self.stage.length(sequence),
         )
 
-    def _error(self, message: Message, code: str, reason: str) -> ErrorMessage:
+    def _error(self, job: _Job, code: str, reason: str) -> ErrorMessage:
         return ErrorMessage(
             code=code,
-            reason=f"stage {self.index}: {reason}",
-            stage=self.index,
-            retryable=code in ("busy",),
-            session=getattr(message, "session", -1),
-            window=getattr(message, "window", -1),
+            reason=f"stage {job.lane.index}: {reason}",
+            stage=job.lane.index,
+            retryable=code == Busy.code,
+            session=getattr(job.message, "session", -1),
+            window=getattr(job.message, "window", -1),
         )

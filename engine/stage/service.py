@@ -1,0 +1,214 @@
+"""A stage as a server: lanes in, the next stage out, replies straight to the coordinator.
+
+Everything here runs on the event loop and waits for nothing but the network; compute is the worker's. A lane
+that comes in with a route opens its own link to the next stage before it is welcomed, so a chain is either
+complete or refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+from engine.errors import HandshakeRefused, SkippyError
+from engine.protocol.connection import check_hello
+from engine.protocol.messages import (
+    CancelEpoch,
+    ErrorMessage,
+    Hello,
+    Message,
+    Role,
+    StageInfo,
+    StageStatus,
+    Welcome,
+)
+from engine.stage.worker import Lane, StageWorker
+from engine.transport.link import Link, Server, open_link, serve_links
+
+log = logging.getLogger("skippy.stage")
+
+
+def stage_info(worker: StageWorker) -> StageInfo:
+    """What a stage tells those who dial it."""
+    stage = worker.stage
+    slice_, options = stage.slice, stage.options
+    return StageInfo(
+        first_layer=slice_.first,
+        end_layer=slice_.end,
+        n_layers=slice_.n_layers,
+        architecture=slice_.architecture,
+        model_name=slice_.model_name,
+        fingerprint=slice_.fingerprint,
+        n_embd=slice_.n_embd,
+        context=options.context,
+        sequences=options.sequences,
+        window_rows=options.batch_rows,
+        prefill_rows=options.batch_rows,
+        native_mtp=slice_.native_mtp,
+        can_rollback=slice_.rules.can_rollback,
+        threads=options.threads,
+        exact=options.row_exact,
+        pid=os.getpid(),
+    )
+
+
+class StageService:
+    """Serves one slice to any number of chains."""
+
+    def __init__(self, worker: StageWorker) -> None:
+        self.worker = worker
+        self.info = stage_info(worker)
+        self._loop = asyncio.get_running_loop()
+        self._numbers = itertools.count()
+        self._downstream: dict[str, Link] = {}  # chain -> link to the next stage
+        self._returns: dict[str, Link] = {}  # chain -> return link to the coordinator
+        self._server: Server | None = None
+
+    async def listen(self, host: str, port: int, *, token: str, insecure: bool = False) -> str:
+        """Start serving; returns the URL. Raises LinkError (port in use) or UsageError (unsafe bind)."""
+        self._server = await serve_links(
+            host,
+            port,
+            token=token,
+            insecure=insecure,
+            on_hello=self._welcome,
+            on_link=self._serve,
+            busy=lambda: (self.worker.busy_ms, self.worker.queued),
+        )
+        return self._server.url
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+        for link in list(self._downstream.values()):
+            await link.close("stage stops")
+
+    async def _welcome(self, hello: Hello) -> Welcome:
+        """Check a newcomer; for a lane, open the rest of its chain first."""
+        if hello.role is Role.CONTROL:
+            return Welcome(stages=(self.info,))
+        check_hello(hello, self.info)
+        is_last = self.info.end_layer == self.info.n_layers
+        if hello.role is Role.RETURN:
+            if not is_last:
+                raise HandshakeRefused("a return link goes to the last stage, and this is not it")
+            return Welcome(stages=(self.info,))
+        if is_last != (not hello.route):
+            raise HandshakeRefused(self._route_fault(hello, is_last))
+        if is_last:
+            return Welcome(stages=(self.info,))
+        link = await self._dial_next(hello)
+        self._downstream[hello.chain] = link
+        assert link.welcome is not None
+        return Welcome(stages=(self.info, *link.welcome.stages))
+
+    def _route_fault(self, hello: Hello, is_last: bool) -> str:
+        span = f"layers {self.info.first_layer}:{self.info.end_layer} of {self.info.n_layers}"
+        if is_last:
+            return f"this stage holds {span}, the last ones, but {len(hello.route)} more stages are named after it"
+        return f"this stage holds {span}, and no stage is named for the layers after it"
+
+    async def _dial_next(self, hello: Hello) -> Link:
+        following, *rest = hello.route
+        onward = replace(
+            hello,
+            first_layer=self.info.end_layer,
+            stage_index=hello.stage_index + 1,
+            route=tuple(rest),
+        )
+        return await open_link(
+            following.url, onward, token=following.token, emulation=hello.emulation
+        )
+
+    def _serve(self, link: Link) -> None:
+        """A handshake is complete: give the link its role."""
+        hello = link.hello
+        assert hello is not None
+        if hello.role is Role.LANE:
+            self._serve_lane(link, hello)
+        elif hello.role is Role.RETURN:
+            self._returns[hello.chain] = link
+            link.on_close = lambda reason: self._forget_return(hello.chain, link)
+            link.on_message = lambda message: None
+        else:
+            link.on_message = lambda message: link.post(self._status(hello.stage_index))
+
+    def _forget_return(self, chain: str, link: Link) -> None:
+        if self._returns.get(chain) is link:
+            del self._returns[chain]
+
+    def _status(self, index: int) -> StageStatus:
+        worker = self.worker
+        return StageStatus(
+            stage=index,
+            state="busy" if worker.busy_ms else "ready",
+            busy_ms=worker.busy_ms,
+            queued=worker.queued,
+            sessions=worker.sessions,
+        )
+
+    def _serve_lane(self, link: Link, hello: Hello) -> None:
+        downstream = self._downstream.pop(hello.chain, None)
+
+        def reply(message: Message) -> None:
+            (self._returns.get(hello.chain) or link).post(message)
+
+        def forward(message: Message) -> None:
+            if downstream is not None:
+                downstream.post(message)
+
+        lane = Lane(
+            next(self._numbers), hello.stage_index, self._on_loop(forward), self._on_loop(reply)
+        )
+
+        def receive(message: Message) -> None:
+            self.worker.submit(lane, message)
+            # A cancel must overtake the windows that wait here, so it does not queue behind them.
+            if isinstance(message, CancelEpoch):
+                forward(message)
+
+        def lane_closed(reason: str) -> None:
+            log.info("lane %s closed: %s", hello.chain, reason)
+            self.worker.drop_lane(lane)
+            if downstream is not None:
+                self._loop.create_task(downstream.close("lane closed"))
+
+        link.on_message = receive
+        link.on_close = lane_closed
+        if downstream is not None:
+            self._watch_downstream(link, downstream, hello)
+
+    def _watch_downstream(self, link: Link, downstream: Link, hello: Hello) -> None:
+        """Pass replies up, and tell the coordinator when the next stage goes away."""
+
+        def lost(reason: str) -> None:
+            if link.closed.is_set():
+                return
+            fault = f"lost stage {hello.stage_index + 1} at {hello.route[0].url}: {reason}"
+            link.post(
+                ErrorMessage(
+                    code="stage-lost", reason=fault, stage=hello.stage_index + 1, retryable=True
+                )
+            )
+            self._loop.create_task(link.close(fault))
+
+        downstream.on_message = link.post
+        downstream.on_close = lost
+
+    def _on_loop(self, deliver: Callable[[Message], None]) -> Callable[[Message], None]:
+        """Wrap a callback of the compute thread so that it runs on the loop; closed links are quiet."""
+
+        def run(message: Message) -> None:
+            try:
+                deliver(message)
+            except SkippyError as error:
+                log.debug("%s not delivered: %s", type(message).__name__, error)
+
+        def hand_over(message: Message) -> None:
+            self._loop.call_soon_threadsafe(run, message)
+
+        return hand_over
