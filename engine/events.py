@@ -158,13 +158,15 @@ class TokensCommitted(Event):
     """Tokens of the answer, each (id, origin, text). The texts joined are the answer: a token whose bytes
     end inside a character has the text it completed, possibly none.
 
-    `origin`: target | mtp | ngram | draft | correction | free.
+    `origin`: target | mtp | ngram | draft | correction | free. `tail` is text that was held back because it
+    might have begun a stop string, given out when the answer ended otherwise.
     """
 
     kind: ClassVar[str] = "tokens"
     request: str
     window: int
     tokens: tuple[tuple[int, str, str], ...]
+    tail: str = ""
 
 
 @event
