@@ -55,6 +55,7 @@ class StageAddress:
 
     url: str
     token: str = field(default="", repr=False)
+    token_file: str = ""  # where the token was read; shown in its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class TopologyPlan:
     split: tuple[int, ...] = ()  # first layers of stages 1..; empty: balanced by measured cost
     remote: tuple[StageAddress, ...] = ()  # in order; empty: all stages are local
     wire: WireType = WireType.F32
-    emulation: LinkEmulation = LinkEmulation()
+    emulation: LinkEmulation = field(default_factory=LinkEmulation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class GenerationDefaults:
     """What a request uses unless it says otherwise."""
 
     max_tokens: int = 512
-    sampling: SamplingSettings = SamplingSettings()
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
     stop: tuple[str, ...] = ()
     system: str = ""
     raw: bool = False

@@ -1,0 +1,237 @@
+"""Kinds of values: how one is read from a flag, checked, and described in the JSON Schema.
+
+`parse` takes the text of a flag, `check` a value that is already typed (TOML, JSON, or our own code); both
+return the value as a plan holds it and raise ValueError with the end of a sentence: "must be ...".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+Schema = dict[str, Any]
+
+
+class Kind(Protocol):
+    """What a setting may hold."""
+
+    @property
+    def metavar(self) -> str:
+        """How the value is written in help texts."""
+
+    def parse(self, text: str) -> Any:
+        """The value that the text of a flag stands for."""
+
+    def check(self, value: Any) -> Any:
+        """The same value, as a plan holds it."""
+
+    def schema(self) -> Schema:
+        """JSON Schema of the value."""
+
+
+def _bounds(minimum: float, maximum: float | None) -> str:
+    return f"{minimum:g} or more" if maximum is None else f"between {minimum:g} and {maximum:g}"
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole number within limits, both included."""
+
+    minimum: int = 0
+    maximum: int | None = None
+    metavar: str = "N"
+
+    def parse(self, text: str) -> int:
+        try:
+            return self.check(int(text))
+        except ValueError as error:
+            raise ValueError(f"must be {self._text()}, not {text!r}") from error
+
+    def check(self, value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError(f"must be {self._text()}, not {value!r}")
+        if value < self.minimum or (self.maximum is not None and value > self.maximum):
+            raise ValueError(f"must be {self._text()}, not {value}")
+        return value
+
+    def schema(self) -> Schema:
+        limits = {} if self.maximum is None else {"maximum": self.maximum}
+        return {"type": "integer", "minimum": self.minimum, **limits}
+
+    def _text(self) -> str:
+        return f"a whole number, {_bounds(self.minimum, self.maximum)}"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A finite number within limits, both included."""
+
+    minimum: float = 0.0
+    maximum: float | None = None
+    metavar: str = "X"
+
+    def parse(self, text: str) -> float:
+        try:
+            return self.check(float(text))
+        except ValueError as error:
+            raise ValueError(f"must be {self._text()}, not {text!r}") from error
+
+    def check(self, value: Any) -> float:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ValueError(f"must be {self._text()}, not {value!r}")
+        number = float(value)
+        highest = float("inf") if self.maximum is None else self.maximum
+        # Written so that NaN, and an infinity without a limit, fail.
+        if not (self.minimum <= number <= highest and number != float("inf")):
+            raise ValueError(f"must be {self._text()}, not {value!r}")
+        return number
+
+    def schema(self) -> Schema:
+        limits = {} if self.maximum is None else {"maximum": self.maximum}
+        return {"type": "number", "minimum": self.minimum, **limits}
+
+    def _text(self) -> str:
+        return f"a number, {_bounds(self.minimum, self.maximum)}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few words."""
+
+    words: tuple[str, ...]
+    metavar: str = "NAME"
+
+    def parse(self, text: str) -> str:
+        return self.check(text)
+
+    def check(self, value: Any) -> str:
+        if not isinstance(value, str) or value not in self.words:
+            raise ValueError(f"must be one of {', '.join(self.words)}, not {value!r}")
+        return value
+
+    def schema(self) -> Schema:
+        return {"enum": list(self.words)}
+
+
+@dataclass(frozen=True)
+class Switch:
+    """On or off."""
+
+    metavar: str = ""
+
+    def parse(self, text: str) -> bool:
+        words = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
+        if text.lower() not in words:
+            raise ValueError(f"must be on or off, not {text!r}")
+        return words[text.lower()]
+
+    def check(self, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError(f"must be true or false, not {value!r}")
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True)
+class Text:
+    """Any text. With `is_file`, a path: the resolver makes it absolute."""
+
+    metavar: str = "TEXT"
+    is_file: bool = False
+
+    def parse(self, text: str) -> str:
+        return text
+
+    def check(self, value: Any) -> str:
+        if not isinstance(value, str):
+            raise ValueError(f"must be a text, not {value!r}")
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "string"}
+
+
+@dataclass(frozen=True)
+class Items:
+    """Several values of one kind. As a flag: separated by commas, or with `repeated` the flag given again."""
+
+    item: Kind
+    repeated: bool = False
+    ascending: bool = False
+
+    @property
+    def metavar(self) -> str:
+        return self.item.metavar if self.repeated else f"{self.item.metavar}[,{self.item.metavar}...]"
+
+    def parse(self, text: str) -> tuple[Any, ...]:
+        return self.check([self.item.parse(part.strip()) for part in text.split(",")])
+
+    def check(self, value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"must be a list, not {value!r}")
+        values = tuple(self.item.check(item) for item in value)
+        if self.ascending and any(a >= b for a, b in pairwise(values)):
+            raise ValueError(f"must ascend, not {', '.join(map(str, values))}")
+        return values
+
+    def schema(self) -> Schema:
+        return {"type": "array", "items": self.item.schema()}
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a running stage listens: a URL, or a table with `url` and `token_file`."""
+
+    metavar: str = "ws://HOST:PORT"
+
+    def parse(self, text: str) -> Mapping[str, str]:
+        return self.check(text)
+
+    def check(self, value: Any) -> Mapping[str, str]:
+        table = {"url": value} if isinstance(value, str) else value
+        if not isinstance(table, Mapping) or not set(table) <= {"url", "token_file"} or "url" not in table:
+            raise ValueError(f"must be a URL or a table of url and token_file, not {value!r}")
+        if not all(isinstance(text, str) for text in table.values()):
+            raise ValueError(f"must hold texts, not {value!r}")
+        if not table["url"].startswith(("ws://", "wss://")):
+            raise ValueError(f"must begin with ws:// or wss://, not {table['url']!r}")
+        return dict(table)
+
+    def schema(self) -> Schema:
+        text = {"type": "string"}
+        url = {**text, "pattern": "^wss?://"}
+        properties = {"url": url, "token_file": text}
+        table = {
+            "type": "object",
+            "properties": properties,
+            "required": ["url"],
+            "additionalProperties": False,
+        }
+        return {"anyOf": [url, table]}
+
+
+@dataclass(frozen=True)
+class TokenBias:
+    """A token id and what is added to its logit: `[15, -1.5]`, as a flag `15=-1.5`."""
+
+    metavar: str = "TOKEN=BIAS"
+
+    def parse(self, text: str) -> tuple[int, float]:
+        token, _, bias = text.partition("=")
+        try:
+            return self.check([int(token), float(bias)])
+        except ValueError as error:
+            raise ValueError(f"must be TOKEN=BIAS such as 15=-1.5, not {text!r}") from error
+
+    def check(self, value: Any) -> tuple[int, float]:
+        if not isinstance(value, list | tuple) or len(value) != 2:
+            raise ValueError(f"must be a pair of token id and number, not {value!r}")
+        return Whole().check(value[0]), Number(minimum=-1e9, maximum=1e9).check(value[1])
+
+    def schema(self) -> Schema:
+        pair = [{"type": "integer", "minimum": 0}, {"type": "number"}]
+        return {"type": "array", "prefixItems": pair, "minItems": 2, "maxItems": 2}
