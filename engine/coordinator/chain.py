@@ -1,0 +1,228 @@
+"""One lane through all stages, as the coordinator sees it: messages in, replies of the last stage out.
+
+The first stage may run in this process (`StageWorker`), the others are reached over links. Replies of the last
+stage come straight back on a return link where there is one to open, else on the lane; the answer is the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from engine.errors import HandshakeRefused, LinkError, StageLost
+from engine.protocol.messages import (
+    CancelEpoch,
+    ErrorMessage,
+    Hello,
+    Hop,
+    LinkEmulation,
+    Message,
+    Role,
+    StageInfo,
+    WireType,
+)
+from engine.stage.service import stage_info
+from engine.stage.worker import Lane, StageWorker
+from engine.transport.link import Link, open_link
+
+log = logging.getLogger("skippy.chain")
+
+_lane_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class ChainSettings:
+    """What a chain is made of: the stage in this process, if any, and the hops after it."""
+
+    hops: tuple[Hop, ...]
+    wire: WireType = WireType.F32
+    emulation: LinkEmulation = LinkEmulation()
+    window_rows: int = 1
+    prefill_rows: int = 1
+    context: int = 0
+    sequences: int = 1
+
+
+class Chain:
+    """A lane. `on_message(message, route)` gets every reply; `on_lost(error)` is called once if it breaks.
+
+    Both run on the event loop. `route` is local | lane | direct.
+    """
+
+    def __init__(
+        self,
+        worker: StageWorker | None,
+        on_message: Callable[[Message, str], None],
+        on_lost: Callable[[StageLost], None],
+        on_warning: Callable[[str, str], None],
+    ) -> None:
+        self.stages: tuple[StageInfo, ...] = ()
+        self.lost: StageLost | None = None
+        self._worker = worker
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._on_warning = on_warning
+        self._link: Link | None = None
+        self._return: Link | None = None
+        self._lane: Lane | None = None
+        self._closing = False
+
+    async def open(self, settings: ChainSettings, identity: Hello) -> None:
+        """Shake hands with every stage. `identity` names the model; raises LinkError or HandshakeRefused."""
+        loop = asyncio.get_running_loop()
+        local = () if self._worker is None else (stage_info(self._worker),)
+        hello = replace(
+            identity,
+            role=Role.LANE,
+            chain=secrets.token_hex(8),
+            first_layer=local[0].end_layer if local else 0,
+            stage_index=len(local),
+            wire=settings.wire,
+            window_rows=settings.window_rows,
+            prefill_rows=settings.prefill_rows,
+            context=settings.context,
+            sequences=settings.sequences,
+            route=settings.hops[1:],
+            emulation=settings.emulation,
+        )
+        remote: tuple[StageInfo, ...] = ()
+        if settings.hops:
+            remote = await self._dial(hello, settings)
+        self.stages = local + remote
+        if not self.stages or self.stages[-1].end_layer != identity.n_layers:
+            reached = self.stages[-1].end_layer if self.stages else 0
+            raise HandshakeRefused(
+                f"the stages hold layers 0:{reached}, the model has {identity.n_layers}",
+                hint=f"add a stage with --layers {reached}:{identity.n_layers}",
+            )
+        if self._worker is not None:
+            self._lane = Lane(
+                next(_lane_numbers),
+                0,
+                forward=lambda message: _call(loop, self._forward, message),
+                reply=lambda message: _call(loop, self._receive, message, "local"),
+            )
+
+    async def _dial(self, hello: Hello, settings: ChainSettings) -> tuple[StageInfo, ...]:
+        first, last = settings.hops[0], settings.hops[-1]
+        self._link = await open_link(
+            first.url,
+            hello,
+            token=first.token,
+            emulation=settings.emulation,
+            on_message=lambda message: self._receive(message, "lane"),
+            on_close=self._broken,
+        )
+        assert self._link.welcome is not None
+        stages = self._link.welcome.stages
+        if len(stages) > 1:
+            await self._open_return(hello, last, settings, len(stages))
+        urls = (hop.url for hop in settings.hops)
+        return tuple(
+            replace(info, where=url.removeprefix("ws://"))
+            for info, url in zip(stages, urls, strict=True)
+        )
+
+    async def _open_return(self, hello: Hello, last: Hop, settings: ChainSettings, count: int) -> None:
+        """Dial the last stage. Failing is no fault: its replies then take the lane."""
+        index = hello.stage_index + count - 1
+        assert self._link is not None and self._link.welcome is not None
+        returning = replace(
+            hello,
+            role=Role.RETURN,
+            route=(),
+            first_layer=self._link.welcome.stages[-1].first_layer,
+            stage_index=index,
+        )
+        try:
+            self._return = await open_link(
+                last.url,
+                returning,
+                token=last.token,
+                emulation=settings.emulation,
+                on_message=lambda message: self._receive(message, "direct"),
+                on_close=self._return_broken,
+            )
+        except LinkError as error:
+            self._return_broken(str(error))
+
+    def _return_broken(self, reason: str) -> None:
+        if self._closing or self.lost is not None:
+            return
+        self._return = None
+        self._on_warning("return-link", f"replies take the lane: no return link to the last stage ({reason})")
+
+    @property
+    def rtt_ms(self) -> float:
+        """Round trip to the next stage as the heartbeat measures it; 0 without one."""
+        return self._link.rtt_ms if self._link is not None else 0.0
+
+    def send(self, message: Message) -> None:
+        """Hand a message to the first stage. Raises StageLost when the chain is broken."""
+        if self.lost is not None:
+            raise self.lost
+        if self._worker is None or self._lane is None:
+            self._forward(message)
+            return
+        self._worker.submit(self._lane, message)
+        # A cancel overtakes the windows that wait at stage 0.
+        if isinstance(message, CancelEpoch):
+            self._forward(message)
+
+    def _forward(self, message: Message) -> None:
+        if self._link is None:
+            return
+        try:
+            self._link.post(message)
+        except LinkError as error:
+            self._broken(str(error))
+
+    def _receive(self, message: Message, route: str) -> None:
+        if isinstance(message, ErrorMessage) and message.code == StageLost.code:
+            self._lose(StageLost(message.reason))
+            return
+        self._on_message(message, route)
+
+    def _broken(self, reason: str) -> None:
+        where = f" at {self.stages[-1].where}" if len(self.stages) == 1 else ""
+        index = 1 if self._worker is not None else 0
+        self._lose(StageLost(f"lost stage {index}{where}: {reason}"))
+
+    def _lose(self, error: StageLost) -> None:
+        if self._closing or self.lost is not None:
+            return
+        self.lost = error
+        self._on_lost(error)
+
+    async def close(self) -> None:
+        """Leave every stage; their sequences are freed."""
+        self._closing = True
+        if self._worker is not None and self._lane is not None:
+            self._worker.drop_lane(self._lane)
+        for link in (self._return, self._link):
+            if link is not None:
+                await link.close("chain closed")
+
+
+def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: object) -> None:
+    """Run something on the loop, from the compute thread; a loop that has ended wants no more messages."""
+    try:
+        loop.call_soon_threadsafe(function, *arguments)
+    except RuntimeError:
+        log.debug("the loop has ended; %s dropped", function.__name__)
+
+
+async def probe(hop: Hop) -> StageInfo:
+    """Ask a stage what it holds. Raises LinkError or Unauthorized."""
+    link = await open_link(hop.url, Hello(role=Role.CONTROL, chain=secrets.token_hex(8)), token=hop.token)
+    try:
+        assert link.welcome is not None
+        return link.welcome.stages[0]
+    finally:
+        await link.close("probe done")
+
+
