@@ -33,8 +33,10 @@ class PromptBuilder:
                 f"{self._name} has no chat template", hint="use --raw to send the prompt as it is"
             )
         text = self.template.render(list(request.messages))
-        # The template writes the beginning-of-sequence token itself where the model wants one.
-        return self.tokenizer.encode(text, special=True, add_bos=False)
+        # Many templates write the beginning-of-sequence token themselves; it must not stand there twice.
+        bos = self.tokenizer.bos
+        written = bos is not None and text.startswith(self.show(bos))
+        return self.tokenizer.encode(text, special=True, add_bos=False if written else None)
 
     def piece(self, token: int) -> bytes:
         return self.tokenizer.piece(token)
