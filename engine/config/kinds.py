@@ -32,7 +32,7 @@ class Kind(Protocol):
 
 
 def _bounds(minimum: float, maximum: float | None) -> str:
-    return f"{minimum:g} or more" if maximum is None else f"between {minimum:g} and {maximum:g}"
+    return f", {minimum:.15g} or more" if maximum is None else f" between {minimum:.15g} and {maximum:.15g}"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Whole:
         return {"type": "integer", "minimum": self.minimum, **limits}
 
     def _text(self) -> str:
-        return f"a whole number, {_bounds(self.minimum, self.maximum)}"
+        return f"a whole number{_bounds(self.minimum, self.maximum)}"
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Number:
         return {"type": "number", "minimum": self.minimum, **limits}
 
     def _text(self) -> str:
-        return f"a number, {_bounds(self.minimum, self.maximum)}"
+        return f"a number{_bounds(self.minimum, self.maximum)}"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from engine.config.kinds import Address, Choice, Items, Kind, Number, Switch, Te
 from engine.config.plan import STRATEGIES, WINDOW_POLICIES, RunPlan
 from engine.protocol.messages import WireType
 
+# Tables of the file below [defaults] and [models.NAME], with what each is about.
 TABLES = {
     "": "model",
     "topology": "where the layers run",
@@ -25,8 +26,12 @@ TABLES = {
     "generation": "the answer",
 }
 
-_SECTIONS = {"": "", "topology": "topology", "compute": "compute", "speculative": "speculation"}
-_SECTIONS["generation"] = "generation"
+_SECTION_OF_TABLE = {
+    "topology": "topology",
+    "compute": "compute",
+    "speculative": "speculation",
+    "generation": "generation",
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _setting(table: str, name: str, kind: Kind, text: str, *, path: str = "", flag: str = "") -> Setting:
-    full_path = f"{_SECTIONS[table]}.{path or name}" if table else name
+    full_path = f"{_SECTION_OF_TABLE[table]}.{path or name}" if table else name
     return Setting(name, table, full_path, kind, text, flag or "--" + name.replace("_", "-"))
 
 

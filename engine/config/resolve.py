@@ -1,0 +1,137 @@
+"""From flags and `skippy.toml` to one resolved plan, and from a plan back to TOML.
+
+Precedence, setting by setting: flag > `[models.NAME]` > `[defaults]` > default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from engine.config.layers import Layer, layer_of_flags, read_config_file
+from engine.config.plain import from_plain
+from engine.config.plan import RunPlan, SpeculationPlan, StageAddress, TopologyPlan
+from engine.config.rules import check_speculation, fit_unsaid
+from engine.config.settings import SETTINGS, value_of
+from engine.errors import ConfigError
+
+# Settings that say where the layers run: whoever says one of them says it all.
+_PLACES = ("stages", "split", "remote")
+
+
+def resolve_plan(flags: Mapping[str, Any], config_file: Path | None) -> RunPlan:
+    """The plan of a run.
+
+    `flags` holds values by setting name: texts as given on a command line (a list of them for a repeated
+    flag) or typed values; None means that the flag was not given. Raises UsageError or ConfigError.
+    """
+    layers = _layers(layer_of_flags(flags), config_file)
+    said = _merge(layers)
+    plain = asdict(RunPlan())
+    for name, value in said.values.items():
+        _put(plain, SETTINGS[name].path.split("."), value)
+    speculation = from_plain(SpeculationPlan, plain["speculation"], "speculative")
+    speculation = fit_unsaid(speculation, said.values)
+
+    def where(name: str) -> str:
+        return said.where.get(name, SETTINGS[name].flag)
+
+    check_speculation(speculation, where)
+    topology = _topology(from_plain(TopologyPlan, plain["topology"], "topology"), said)
+    return from_plain(
+        RunPlan, {**plain, "speculation": asdict(speculation), "topology": asdict(topology)}, "plan"
+    )
+
+
+def plan_to_toml(plan: RunPlan) -> str:
+    """The plan as a `skippy.toml` that resolves to the same plan. Tokens of stages are not in it."""
+    import tomli_w  # only needed to show a plan
+
+    defaults: dict[str, Any] = {}
+    for setting in SETTINGS.values():
+        value = value_of(plan, setting)
+        if setting.name in _PLACES and bool(plan.topology.remote) != (setting.name == "remote"):
+            continue  # stages are either local or given by address
+        table = defaults.setdefault(setting.table, {}) if setting.table else defaults
+        table[setting.name] = _toml_value(value)
+    return tomli_w.dumps({"defaults": defaults})
+
+
+def _layers(flags: Layer, config_file: Path | None) -> list[Layer]:
+    """All layers, lowest first. The name of the model selects an entry of `[models]`."""
+    if config_file is None:
+        return [flags]
+    file = read_config_file(config_file)
+    name = flags.values.get("model", file.defaults.values.get("model", RunPlan().model))
+    entry = file.models.get(name)
+    if entry is None:
+        return [file.defaults, flags]
+    if "model" not in entry.values and name != RunPlan().model:
+        raise ConfigError(f"[models.{name}] in {config_file} has no path")
+    chosen = Layer({key: value for key, value in flags.values.items() if key != "model"}, flags.where)
+    return [file.defaults, entry, chosen]
+
+
+def _merge(layers: list[Layer]) -> Layer:
+    merged = Layer()
+    for layer in layers:
+        if any(name in layer.values for name in _PLACES):
+            for name in _PLACES:
+                merged.values.pop(name, None)
+        merged.values.update(layer.values)
+        merged.where.update(layer.where)
+    return merged
+
+
+def _put(plain: dict[str, Any], path: list[str], value: Any) -> None:
+    for part in path[:-1]:
+        plain = plain[part]
+    plain[path[-1]] = value
+
+
+def _topology(plan: TopologyPlan, said: Layer) -> TopologyPlan:
+    """Settle the number of stages, and read the token files of remote ones."""
+    values = asdict(plan)
+    if plan.remote:
+        for name in ("stages", "split"):
+            if name in said.values:
+                other = f"{said.where['remote']} names running stages, which know their layers"
+                raise ConfigError(f"{said.where[name]} cannot be used here: {other}")
+        values["remote"] = [asdict(_with_token(address)) for address in plan.remote]
+        values["stages"] = len(plan.remote) + 1
+    elif plan.split:
+        values["stages"] = len(plan.split) + 1
+        if "stages" in said.values and plan.stages != values["stages"]:
+            cuts = f"{said.where['split']} has {len(plan.split)} cuts, so {values['stages']} stages"
+            raise ConfigError(f"{said.where['stages']} is {plan.stages}, but {cuts}")
+    return from_plain(TopologyPlan, values, "topology")
+
+
+def _with_token(address: StageAddress) -> StageAddress:
+    if not address.token_file:
+        return address
+    return StageAddress(address.url, read_token(Path(address.token_file)), address.token_file)
+
+
+def read_token(path: Path) -> str:
+    """The first line of a token file; raises ConfigError when there is none."""
+    try:
+        lines = path.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the token file {path}: {error}") from error
+    if len(lines) != 1:
+        raise ConfigError(f"the token file {path} must hold one word, the token")
+    return lines[0]
+
+
+def _toml_value(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, StageAddress):
+        return {"url": value.url, **({"token_file": value.token_file} if value.token_file else {})}
+    if isinstance(value, tuple):
+        return [_toml_value(item) for item in value]
+    return value

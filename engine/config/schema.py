@@ -1,0 +1,44 @@
+"""The JSON Schema of `skippy.toml`, made from the table of settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.config.settings import SETTINGS, TABLES, Setting, settings_of
+
+
+def config_schema() -> dict[str, Any]:
+    """Every key, its default, range and meaning."""
+    tables = {
+        table: _object({setting.name: _entry(setting) for setting in settings_of(table)}, title)
+        for table, title in TABLES.items()
+        if table
+    }
+    model = SETTINGS["model"]
+    path = {"type": "string", "description": "the model file, from the folder of this file"}
+    properties = {
+        "defaults": _object({"model": _entry(model), **tables}, "settings of every model"),
+        "models": {
+            "type": "object",
+            "description": "models by name, for --model NAME",
+            "additionalProperties": _object({"path": path, **tables}, "a model and its settings"),
+        },
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "skippy.toml",
+        **_object(properties, "settings of skippy"),
+    }
+
+
+def _object(properties: dict[str, Any], description: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "description": description,
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def _entry(setting: Setting) -> dict[str, Any]:
+    return {**setting.kind.schema(), "default": setting.default, "description": setting.help}
