@@ -7,7 +7,7 @@ is a `UsageError` that names the field.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from enum import Enum
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -36,16 +36,14 @@ def from_plain(cls: type[T], data: Any, name: str) -> T:
     if not isinstance(data, Mapping):
         raise UsageError(f"{name} must be an object, not {_shown(data)}")
     hints = get_type_hints(cls)
-    known = [item.name for item in fields(cls)]  # type: ignore[arg-type]
+    known = {item.name: item for item in fields(cls)}  # type: ignore[arg-type]
     for key in data:
         if key not in known:
             raise UsageError(f"{name} has no field {key!r}; {nearest(str(key), known)}")
-    values = {key: _read(hints[key], value, f"{name}.{key}") for key, value in data.items()}
-    try:
-        return cls(**values)
-    except TypeError as error:
-        missing = [key for key in known if key not in data]
-        raise UsageError(f"{name} lacks one of {', '.join(missing)}") from error
+    for key, item in known.items():
+        if key not in data and item.default is MISSING and item.default_factory is MISSING:
+            raise UsageError(f"{name} lacks the field {key!r}")
+    return cls(**{key: _read(hints[key], value, f"{name}.{key}") for key, value in data.items()})
 
 
 def _read(hint: Any, value: Any, name: str) -> Any:
