@@ -1,9 +1,9 @@
 """Files that are made once and kept: slices and the default model.
 
 A file appears under its name only when it is whole: it is written to `NAME.tmp`, flushed to the disk and
-renamed. Beside it `NAME.json` holds its SHA-256, what it was made from, its size and its time of change. While
-these two have not moved the hash is believed, else the file is hashed again, and made anew if it differs. A
-lock file makes concurrent processes build once.
+renamed. Beside it `NAME.json` holds its SHA-256, what it was made from, its size and its time of change.
+While these two have not moved the hash is believed, else the file is hashed again, and made anew if it
+differs. A lock file makes concurrent processes build once.
 """
 
 from __future__ import annotations

@@ -123,6 +123,11 @@ def row_bytes(elements: int, kind: GGMLQuantizationType) -> int:
     return int(elements // block * block_bytes)
 
 
+def tensor_bytes(shape: tuple[int, ...], kind: GGMLQuantizationType) -> int:
+    """Bytes of a tensor of this shape (in ggml's order)."""
+    return prod(shape[1:]) * row_bytes(shape[0], kind)
+
+
 def padded(n_bytes: int, alignment: int) -> int:
     """`n_bytes` rounded up to the alignment (a power of two)."""
     return (n_bytes + alignment - 1) & -alignment
@@ -312,7 +317,7 @@ class _Walk:
             seen.add(name)
             shape = self.shape(field)
             kind = self.tensor_type(field, shape)
-            n_bytes = prod(shape[1:]) * row_bytes(shape[0], kind)
+            n_bytes = tensor_bytes(shape, kind)
             rows.append(TensorInfo(name, shape, kind, n_bytes, self.path, self.u64(f"{field} offset")))
         return rows
 

@@ -1,8 +1,8 @@
 """A stage's share of a model: a GGUF of its own that llama.cpp loads like any other.
 
 What a slice holds is decided by `plan_slice`; this module carries the plan out, tensor by tensor as raw
-bytes, and keeps the result in the cache. A slice describes itself in its metadata (`skippy.*`), so that a stage
-needs nothing but the file.
+bytes, and keeps the result in the cache. A slice describes itself in its metadata (`skippy.*`), so that a
+stage needs nothing but the file.
 """
 
 from __future__ import annotations

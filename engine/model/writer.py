@@ -101,7 +101,7 @@ class _Sink:
 
 
 def encode_value(value: Any, kind: GGUFValueType) -> bytes:
-    """A metadata value as it stands in a file, from its type on; `kind` of a list or tuple is its items' type."""
+    """A metadata value as it stands in a file, from its type on; a list or tuple is of items of `kind`."""
     if isinstance(value, list | tuple):
         head = struct.pack("<IIQ", GGUFValueType.ARRAY, kind, len(value))
         if kind is GGUFValueType.STRING:
