@@ -1,0 +1,439 @@
+"""Frames: one message each, little endian, a fixed head per type and then arrays whose lengths it states.
+
+The head begins with version (u8), type (u8) and flags (u16). Field by field: docs/protocol.md. `decode`
+checks the whole length against the head before it allocates anything, and refuses what it does not know with
+a `ProtocolError` whose `code` is one of: version, frame-type, frame-flags, frame-length, rows, position,
+fields, json.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+from typing import NoReturn
+
+from engine.errors import ProtocolError
+from engine.protocol import activations as rows_codec
+from engine.protocol import jsonbody
+from engine.protocol.limits import MAX_DRAFT_TOKENS, MAX_STAGES, Limits
+from engine.protocol.messages import (
+    PROTOCOL_VERSION,
+    Activations,
+    CancelEpoch,
+    ConfigureGeneration,
+    Draft,
+    ErrorMessage,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    PredictedTokens,
+    Prefill,
+    PrefillDone,
+    StageStatus,
+    StageTime,
+    Stop,
+    TrimSession,
+    VerifyWindow,
+    Welcome,
+    WireType,
+)
+
+Buffer = bytes | bytearray
+
+
+class FrameType(IntEnum):
+    """Second byte of every frame."""
+
+    HELLO = 1
+    WELCOME = 2
+    CONFIGURE = 3
+    PREFILL = 4
+    PREFILL_DONE = 5
+    VERIFY = 6
+    PREDICTED = 7
+    CANCEL = 8
+    TRIM = 9
+    STOP = 10
+    PING = 11
+    PONG = 12
+    STATUS = 13
+    ERROR = 14
+
+
+WIRE_MASK = 0b11  # flags: how activations are written; 0: there are none
+WIDENED = 1 << 2  # f32 although the lane agreed on less: a value did not fit
+FINAL = 1 << 3  # last chunk of the prompt
+STALE = 1 << 4
+HAS_DRAFT = 1 << 5
+
+_WIRES = {WireType.F32: 1, WireType.F16: 2, WireType.Q8: 3}
+_WIRE_OF = {number: wire for wire, number in _WIRES.items()}
+
+_HEAD = struct.Struct("<BBH")
+_PREFILL = struct.Struct("<BBHIIIi")  # session, start, rows, next token
+_PREFILL_DONE = struct.Struct("<BBHIII")  # session, end, stage times
+_VERIFY = struct.Struct("<BBHIIIIIHH")  # session, window, epoch, start, rows, draft budget, stage times
+_PREDICTED = struct.Struct("<BBHIIIIIHH")  # session, window, epoch, start, predictions, draft tokens, times
+_DRAFT = struct.Struct("<IiI")  # position, after token, head microseconds
+_STAGE_TIME = struct.Struct("<IIII")  # stage, queue us, compute us, kv tokens
+_CANCEL = struct.Struct("<BBHII")  # session, epoch
+_TRIM = struct.Struct("<BBHII")  # session, keep
+_STOP = struct.Struct("<BBHI")  # session
+_PING = struct.Struct("<BBHQ")  # sent us
+_PONG = struct.Struct("<BBHQII")  # sent us, busy ms, queued
+
+
+def encode(message: Message, wire: WireType = WireType.F32) -> bytes:
+    """The frame of a message. Activations `(rows, n_embd)` are written as `wire`, or as f32 if it cannot
+    hold them (`is_widened` tells). ProtocolError `fields` or `rows` if a value has no place in the frame.
+    """
+    try:
+        return _ENCODERS[type(message)](message, wire)
+    except struct.error as error:
+        raise ProtocolError(f"{type(message).__name__} cannot be written: {error}", code="fields") from error
+
+
+def decode(data: Buffer, *, n_embd: int, limits: Limits) -> Message:
+    """The message of a frame; its activations are float32 `(rows, n_embd)`, read-only and C-contiguous (for
+    f32 a view of `data`). ProtocolError if it is not exactly one well-formed frame within `limits`.
+    """
+    if len(data) < _HEAD.size:
+        raise ProtocolError(f"a frame of {len(data)} bytes has no head", code="frame-length")
+    version, kind, flags = _HEAD.unpack_from(data)
+    if version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"the peer speaks protocol version {version}, this side {PROTOCOL_VERSION}",
+            hint="run the same release on all machines",
+            code="version",
+        )
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        raise ProtocolError(f"unknown frame type {kind}", code="frame-type")
+    if flags & ~_ALLOWED_FLAGS.get(kind, 0):
+        raise ProtocolError(f"flags {flags:#x} have no meaning in a {_name(kind)} frame", code="frame-flags")
+    return decoder(data, flags, n_embd, limits)
+
+
+def is_heartbeat(frame: Buffer) -> bool:
+    """True for an encoded Ping or Pong."""
+    return len(frame) > 1 and frame[1] in (FrameType.PING, FrameType.PONG)
+
+
+def is_widened(frame: bytes) -> bool:
+    """True for an encoded frame whose activations had to be sent as f32."""
+    return bool(frame[2] & WIDENED) and frame[1] in (FrameType.PREFILL, FrameType.VERIFY)
+
+
+# --- frames with rows ---------------------------------------------------------------------------------------
+
+
+def _pack_rows(
+    tokens: tuple[int, ...], activations: Activations | None, wire: WireType
+) -> tuple[int, bytes, bytes | memoryview]:
+    """Flags, token bytes and activation bytes."""
+    token_bytes = struct.pack(f"<{len(tokens)}i", *tokens)
+    if activations is None:
+        return 0, token_bytes, b""
+    if activations.ndim != 2 or len(activations) != len(tokens) or not activations.size:
+        raise ProtocolError(f"activations of shape {activations.shape} for {len(tokens)} tokens", code="rows")
+    if rows_codec.fits(activations, wire):
+        return _WIRES[wire], token_bytes, rows_codec.pack(activations, wire)
+    packed = rows_codec.pack(activations, WireType.F32)
+    return _WIRES[WireType.F32] | WIDENED, token_bytes, packed
+
+
+def _unpack_rows(
+    data: Buffer, offset: int, rows: int, n_embd: int, flags: int
+) -> tuple[tuple[int, ...], Activations | None]:
+    """Tokens and activations that fill `data` from `offset` to its end exactly."""
+    wire = _WIRE_OF.get(flags & WIRE_MASK)
+    packed = rows_codec.packed_size(rows, n_embd, wire) if wire else 0
+    _expect_length(data, offset + rows * 4 + packed)
+    tokens = _tokens(data, offset, rows)
+    if wire is None:
+        if flags & WIDENED:
+            raise ProtocolError("widened activations announced, but there are none", code="frame-flags")
+        return tokens, None
+    return tokens, rows_codec.unpack(data, offset + rows * 4, rows, n_embd, wire)
+
+
+def _encode_prefill(message: Prefill, wire: WireType) -> bytes:
+    flags, tokens, packed = _pack_rows(message.tokens, message.activations, wire)
+    if message.final:
+        flags |= FINAL
+    rows = len(message.tokens)
+    head = _PREFILL.pack(
+        PROTOCOL_VERSION, FrameType.PREFILL, flags, message.session, message.start, rows, message.next_token
+    )
+    return b"".join((head, tokens, packed))
+
+
+def _decode_prefill(data: Buffer, flags: int, n_embd: int, limits: Limits) -> Prefill:
+    _expect_head(data, _PREFILL)
+    _, _, _, session, start, rows, next_token = _PREFILL.unpack_from(data)
+    _expect_rows("a prefill", rows, limits.prefill_rows)
+    _expect_positions(start, rows, limits.context)
+    tokens, activations = _unpack_rows(data, _PREFILL.size, rows, n_embd, flags)
+    return Prefill(session, start, tokens, _token(next_token), bool(flags & FINAL), activations)
+
+
+def _encode_verify(message: VerifyWindow, wire: WireType) -> bytes:
+    flags, tokens, packed = _pack_rows(message.tokens, message.activations, wire)
+    if message.stale:
+        flags |= STALE
+    head = _VERIFY.pack(
+        PROTOCOL_VERSION,
+        FrameType.VERIFY,
+        flags,
+        message.session,
+        message.window,
+        message.epoch,
+        message.start,
+        len(message.tokens),
+        message.draft_budget,
+        len(message.times),
+    )
+    return b"".join((head, _pack_times(message.times), tokens, packed))
+
+
+def _decode_verify(data: Buffer, flags: int, n_embd: int, limits: Limits) -> VerifyWindow:
+    _expect_head(data, _VERIFY)
+    _, _, _, session, window, epoch, start, rows, budget, n_times = _VERIFY.unpack_from(data)
+    _expect_rows("a window", rows, limits.window_rows)
+    _expect_positions(start, rows, limits.context)
+    if budget > MAX_DRAFT_TOKENS:
+        _out_of_bounds("draft budget", budget, MAX_DRAFT_TOKENS)
+    times, offset = _unpack_times(data, _VERIFY.size, n_times)
+    tokens, activations = _unpack_rows(data, offset, rows, n_embd, flags)
+    stale = bool(flags & STALE)
+    return VerifyWindow(session, window, epoch, start, tokens, budget, stale, activations, times)
+
+
+# --- replies ------------------------------------------------------------------------------------------------
+
+
+def _encode_prefill_done(message: PrefillDone, wire: WireType) -> bytes:
+    head = _PREFILL_DONE.pack(
+        PROTOCOL_VERSION, FrameType.PREFILL_DONE, 0, message.session, message.end, len(message.times)
+    )
+    return head + _pack_times(message.times)
+
+
+def _decode_prefill_done(data: Buffer, flags: int, n_embd: int, limits: Limits) -> PrefillDone:
+    _expect_head(data, _PREFILL_DONE)
+    _, _, _, session, end, n_times = _PREFILL_DONE.unpack_from(data)
+    _expect_positions(0, end, limits.context)
+    times, offset = _unpack_times(data, _PREFILL_DONE.size, n_times)
+    _expect_length(data, offset)
+    return PrefillDone(session, end, times)
+
+
+def _encode_predicted(message: PredictedTokens, wire: WireType) -> bytes:
+    draft = message.draft
+    flags = (STALE if message.stale else 0) | (HAS_DRAFT if draft else 0)
+    parts = [
+        _PREDICTED.pack(
+            PROTOCOL_VERSION,
+            FrameType.PREDICTED,
+            flags,
+            message.session,
+            message.window,
+            message.epoch,
+            message.start,
+            len(message.predictions),
+            len(draft.tokens) if draft else 0,
+            len(message.times),
+        ),
+        _pack_times(message.times),
+        struct.pack(f"<{len(message.predictions)}i", *message.predictions),
+    ]
+    if draft:
+        count = len(draft.tokens)
+        parts.append(_DRAFT.pack(draft.position, draft.after_token, draft.head_us))
+        parts.append(struct.pack(f"<{count}i{count}f", *draft.tokens, *draft.probabilities))
+    return b"".join(parts)
+
+
+def _decode_predicted(data: Buffer, flags: int, n_embd: int, limits: Limits) -> PredictedTokens:
+    _expect_head(data, _PREDICTED)
+    _, _, _, session, window, epoch, start, count, n_draft, n_times = _PREDICTED.unpack_from(data)
+    if count or not flags & STALE:
+        _expect_rows("a reply", count, limits.window_rows)
+    _expect_positions(start, count, limits.context)
+    if n_draft > MAX_DRAFT_TOKENS:
+        _out_of_bounds("draft tokens", n_draft, MAX_DRAFT_TOKENS)
+    if n_draft and not flags & HAS_DRAFT:
+        raise ProtocolError(f"{n_draft} draft tokens, but no draft is announced", code="frame-flags")
+    times, offset = _unpack_times(data, _PREDICTED.size, n_times)
+    draft_at = offset + 4 * count
+    _expect_length(data, draft_at + (_DRAFT.size + 8 * n_draft if flags & HAS_DRAFT else 0))
+    draft = None
+    if flags & HAS_DRAFT:
+        position, after, head_us = _DRAFT.unpack_from(data, draft_at)
+        tokens = _tokens(data, draft_at + _DRAFT.size, n_draft)
+        probabilities = struct.unpack_from(f"<{n_draft}f", data, draft_at + _DRAFT.size + 4 * n_draft)
+        draft = Draft(position, _token(after), tokens, probabilities, head_us)
+    predictions = _tokens(data, offset, count)
+    stale = bool(flags & STALE)
+    return PredictedTokens(session, window, epoch, start, predictions, draft, stale, times)
+
+
+def _pack_times(times: tuple[StageTime, ...]) -> bytes:
+    return b"".join(
+        [_STAGE_TIME.pack(time.stage, time.queue_us, time.compute_us, time.kv_tokens) for time in times]
+    )
+
+
+def _unpack_times(data: Buffer, offset: int, count: int) -> tuple[tuple[StageTime, ...], int]:
+    """Stage times and the offset after them."""
+    if count > MAX_STAGES:
+        _out_of_bounds("stage times", count, MAX_STAGES)
+    end = offset + count * _STAGE_TIME.size
+    if len(data) < end:
+        raise ProtocolError(f"{len(data)} bytes cannot hold {count} stage times", code="frame-length")
+    if not count:
+        return (), end
+    return tuple([StageTime(*item) for item in _STAGE_TIME.iter_unpack(data[offset:end])]), end
+
+
+# --- small frames -------------------------------------------------------------------------------------------
+
+
+def _encode_cancel(message: CancelEpoch, wire: WireType) -> bytes:
+    return _CANCEL.pack(PROTOCOL_VERSION, FrameType.CANCEL, 0, message.session, message.epoch)
+
+
+def _encode_trim(message: TrimSession, wire: WireType) -> bytes:
+    return _TRIM.pack(PROTOCOL_VERSION, FrameType.TRIM, 0, message.session, message.keep)
+
+
+def _encode_stop(message: Stop, wire: WireType) -> bytes:
+    return _STOP.pack(PROTOCOL_VERSION, FrameType.STOP, 0, message.session)
+
+
+def _encode_ping(message: Ping, wire: WireType) -> bytes:
+    return _PING.pack(PROTOCOL_VERSION, FrameType.PING, 0, message.sent_us)
+
+
+def _encode_pong(message: Pong, wire: WireType) -> bytes:
+    return _PONG.pack(PROTOCOL_VERSION, FrameType.PONG, 0, message.sent_us, message.busy_ms, message.queued)
+
+
+def _fixed(
+    layout: struct.Struct, make: Callable[..., Message]
+) -> Callable[[Buffer, int, int, Limits], Message]:
+    """Decoder of a frame that is its head and nothing else."""
+
+    def decode_fixed(data: Buffer, flags: int, n_embd: int, limits: Limits) -> Message:
+        _expect_length(data, layout.size)
+        return make(*layout.unpack(data)[3:])
+
+    return decode_fixed
+
+
+def _json_encoder(kind: FrameType) -> Callable[[Message, WireType], bytes]:
+    def encode_json(message: Message, wire: WireType) -> bytes:
+        return _HEAD.pack(PROTOCOL_VERSION, kind, 0) + jsonbody.dump(message)
+
+    return encode_json
+
+
+def _json_decoder(cls: type[Message]) -> Callable[[Buffer, int, int, Limits], Message]:
+    def decode_json(data: Buffer, flags: int, n_embd: int, limits: Limits) -> Message:
+        return jsonbody.load(cls, memoryview(data)[_HEAD.size :])
+
+    return decode_json
+
+
+# --- checks -------------------------------------------------------------------------------------------------
+
+
+def _name(kind: int) -> str:
+    return FrameType(kind).name.lower().replace("_", "-")
+
+
+def _out_of_bounds(what: str, value: int, most: int) -> NoReturn:
+    raise ProtocolError(f"{what} is {value}, at most {most} are allowed", code="fields")
+
+
+def _expect_head(data: Buffer, layout: struct.Struct) -> None:
+    if len(data) < layout.size:
+        raise ProtocolError(
+            f"a {_name(data[1])} frame of {len(data)} bytes is shorter than its head of {layout.size}",
+            code="frame-length",
+        )
+
+
+def _expect_length(data: Buffer, size: int) -> None:
+    if len(data) != size:
+        raise ProtocolError(
+            f"a {_name(data[1])} frame of {len(data)} bytes should have {size}", code="frame-length"
+        )
+
+
+def _expect_rows(what: str, rows: int, most: int) -> None:
+    if not 1 <= rows <= most:
+        raise ProtocolError(f"{what} of {rows} rows, 1 to {most} were agreed", code="rows")
+
+
+def _expect_positions(start: int, rows: int, context: int) -> None:
+    if start + rows > context:
+        raise ProtocolError(
+            f"positions {start} to {start + rows} do not fit in a context of {context}", code="position"
+        )
+
+
+def _token(token: int) -> int:
+    if token < 0:
+        raise ProtocolError(f"token {token} is negative", code="fields")
+    return token
+
+
+def _tokens(data: Buffer, offset: int, count: int) -> tuple[int, ...]:
+    tokens = struct.unpack_from(f"<{count}i", data, offset)
+    if tokens and min(tokens) < 0:
+        _token(min(tokens))
+    return tokens
+
+
+_ENCODERS: dict[type[Message], Callable[..., bytes]] = {
+    Hello: _json_encoder(FrameType.HELLO),
+    Welcome: _json_encoder(FrameType.WELCOME),
+    ConfigureGeneration: _json_encoder(FrameType.CONFIGURE),
+    Prefill: _encode_prefill,
+    PrefillDone: _encode_prefill_done,
+    VerifyWindow: _encode_verify,
+    PredictedTokens: _encode_predicted,
+    CancelEpoch: _encode_cancel,
+    TrimSession: _encode_trim,
+    Stop: _encode_stop,
+    Ping: _encode_ping,
+    Pong: _encode_pong,
+    StageStatus: _json_encoder(FrameType.STATUS),
+    ErrorMessage: _json_encoder(FrameType.ERROR),
+}
+
+_DECODERS: dict[int, Callable[[Buffer, int, int, Limits], Message]] = {
+    FrameType.HELLO: _json_decoder(Hello),
+    FrameType.WELCOME: _json_decoder(Welcome),
+    FrameType.CONFIGURE: _json_decoder(ConfigureGeneration),
+    FrameType.PREFILL: _decode_prefill,
+    FrameType.PREFILL_DONE: _decode_prefill_done,
+    FrameType.VERIFY: _decode_verify,
+    FrameType.PREDICTED: _decode_predicted,
+    FrameType.CANCEL: _fixed(_CANCEL, CancelEpoch),
+    FrameType.TRIM: _fixed(_TRIM, TrimSession),
+    FrameType.STOP: _fixed(_STOP, Stop),
+    FrameType.PING: _fixed(_PING, Ping),
+    FrameType.PONG: _fixed(_PONG, Pong),
+    FrameType.STATUS: _json_decoder(StageStatus),
+    FrameType.ERROR: _json_decoder(ErrorMessage),
+}
+
+_ALLOWED_FLAGS: dict[int, int] = {
+    FrameType.PREFILL: WIRE_MASK | WIDENED | FINAL,
+    FrameType.VERIFY: WIRE_MASK | WIDENED | STALE,
+    FrameType.PREDICTED: STALE | HAS_DRAFT,
+}

@@ -1,0 +1,234 @@
+"""Order and positions: what may travel forward on a lane, and which reply may come next."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from engine.errors import ProtocolError
+from engine.protocol.limits import Limits
+from engine.protocol.messages import (
+    CancelEpoch,
+    ConfigureGeneration,
+    ErrorMessage,
+    Message,
+    PredictedTokens,
+    Prefill,
+    PrefillDone,
+    Stop,
+    TrimSession,
+    VerifyWindow,
+)
+
+MAX_NUMBER = 2**32 - 1
+
+
+class _Session:
+    """Where one session stands as far as the frames of its lane tell."""
+
+    __slots__ = ("end", "epoch", "window")
+
+    def __init__(self) -> None:
+        self.end = 0  # positions that the stages hold once everything sent so far has run
+        self.window = -1
+        self.epoch = 0
+
+
+class LaneSessions:
+    """Checks the forward frames of a lane; both ends run the same checks.
+
+    - a session is configured before anything else and ends with `Stop`; at most `sequences` at a time;
+    - rows are within the limits and carry activations exactly if the stage does not begin with layer 0
+      (a stale window carries none);
+    - no frame leaves a gap: `start` is at most the end of what was sent before. One that starts earlier is
+      legal, the stage trims itself to it;
+    - window ids rise and epochs never fall within a session.
+    """
+
+    def __init__(self, limits: Limits, n_embd: int, *, tokens_only: bool) -> None:
+        self._limits = limits
+        self._width = None if tokens_only else n_embd
+        self._sessions: dict[int, _Session] = {}
+
+    def forward(self, message: Message) -> None:
+        """Account for a frame; ProtocolError `session`, `rows`, `position` or `window-order`."""
+        if isinstance(message, VerifyWindow):
+            self._verify(message)
+        elif isinstance(message, Prefill):
+            self._prefill(message)
+        elif isinstance(message, ConfigureGeneration):
+            self._configure(message.session)
+        elif isinstance(message, TrimSession):
+            session = self._session(message.session)
+            if message.keep > session.end:
+                raise ProtocolError(
+                    f"cannot keep {message.keep} positions of {session.end} in session {message.session}",
+                    code="position",
+                )
+            session.end = message.keep
+        elif isinstance(message, CancelEpoch):
+            self._session(message.session)
+        elif isinstance(message, Stop):
+            self._session(message.session)
+            del self._sessions[message.session]
+
+    def _verify(self, message: VerifyWindow) -> None:
+        session = self._session(message.session)
+        if message.window <= session.window:
+            raise ProtocolError(
+                f"window {message.window} of session {message.session} after window {session.window}",
+                code="window-order",
+            )
+        if message.epoch < session.epoch:
+            raise ProtocolError(
+                f"epoch {message.epoch} of session {message.session} after epoch {session.epoch}",
+                code="window-order",
+            )
+        self._check_rows(message, "a window", self._limits.window_rows, bare=message.stale)
+        self._check_start(message, session)
+        session.window = message.window
+        session.epoch = message.epoch
+        if not message.stale:
+            session.end = message.start + len(message.tokens)
+
+    def _prefill(self, message: Prefill) -> None:
+        session = self._session(message.session)
+        self._check_rows(message, "a prefill", self._limits.prefill_rows, bare=False)
+        self._check_start(message, session)
+        session.end = message.start + len(message.tokens)
+
+    def _configure(self, number: int) -> None:
+        if number in self._sessions:
+            return
+        if not 0 <= number <= MAX_NUMBER:
+            raise ProtocolError(f"session {number} is out of range", code="fields")
+        if len(self._sessions) >= self._limits.sequences:
+            raise ProtocolError(
+                f"session {number} would be one more than the {self._limits.sequences} agreed on",
+                code="session",
+            )
+        self._sessions[number] = _Session()
+
+    def _session(self, number: int) -> _Session:
+        session = self._sessions.get(number)
+        if session is None:
+            raise ProtocolError(f"session {number} has not been configured on this lane", code="session")
+        return session
+
+    def _check_rows(self, message: Prefill | VerifyWindow, what: str, most: int, *, bare: bool) -> None:
+        rows = len(message.tokens)
+        if not 1 <= rows <= most:
+            raise ProtocolError(f"{what} of {rows} rows, 1 to {most} were agreed", code="rows")
+        activations = message.activations
+        width = None if bare else self._width
+        if width is None:
+            if activations is not None:
+                raise ProtocolError(f"{what} carries activations where there should be none", code="rows")
+        elif activations is None or activations.shape != (rows, width):
+            shape = "no activations" if activations is None else f"activations of {activations.shape}"
+            raise ProtocolError(f"{what} with {shape}, expected ({rows}, {width})", code="rows")
+
+    def _check_start(self, message: Prefill | VerifyWindow, session: _Session) -> None:
+        end = message.start + len(message.tokens)
+        if not 0 <= message.start <= session.end:
+            raise ProtocolError(
+                f"position {message.start} leaves a gap after {session.end} in session {message.session}",
+                code="position",
+            )
+        if end > self._limits.context:
+            raise ProtocolError(
+                f"positions {message.start} to {end} do not fit in a context of {self._limits.context}",
+                code="position",
+            )
+
+
+class ReplyOrder:
+    """The replies that are due, oldest first, per session.
+
+    The coordinator gives one and the same object to its lane and its return link: whichever way a reply comes,
+    it must be the next one of its session and fit what was asked. An error about a window answers that window,
+    an error about a session answers everything of it.
+    """
+
+    def __init__(self) -> None:
+        self._due: dict[int, deque[Prefill | VerifyWindow]] = {}
+
+    def sent(self, message: Message) -> None:
+        """Remember a prefill chunk or a window; its activations are not kept."""
+        if isinstance(message, VerifyWindow):
+            asked: Prefill | VerifyWindow = VerifyWindow(
+                message.session, message.window, message.epoch, message.start, message.tokens,
+                message.draft_budget,
+            )  # fmt: skip
+        elif isinstance(message, Prefill):
+            asked = Prefill(message.session, message.start, message.tokens, message.next_token)
+        else:
+            return
+        self._due.setdefault(message.session, deque()).append(asked)
+
+    def due(self, session: int) -> int:
+        """How many replies of a session are outstanding."""
+        return len(self._due.get(session, ()))
+
+    def received(self, message: Message) -> None:
+        """Tick a reply off; ProtocolError `window-order` if it is not the one that is due."""
+        if isinstance(message, PredictedTokens):
+            asked = self._next(message.session, f"a reply to window {message.window}")
+            self._check_prediction(asked, message)
+        elif isinstance(message, PrefillDone):
+            asked = self._next(message.session, f"prefill done up to {message.end}")
+            if not isinstance(asked, Prefill) or asked.start + len(asked.tokens) != message.end:
+                raise ProtocolError(
+                    f"prefill done up to {message.end}, expected {_describe(asked)}", code="window-order"
+                )
+        elif isinstance(message, ErrorMessage) and message.session >= 0:
+            self._failed(message.session, message.window)
+            return
+        else:
+            return
+        due = self._due[message.session]
+        due.popleft()
+        if not due:
+            del self._due[message.session]
+
+    def _next(self, session: int, what: str) -> Prefill | VerifyWindow:
+        due = self._due.get(session)
+        if not due:
+            raise ProtocolError(f"{what} in session {session}, but none is due", code="window-order")
+        return due[0]
+
+    def _check_prediction(self, asked: Prefill | VerifyWindow, reply: PredictedTokens) -> None:
+        if not isinstance(asked, VerifyWindow) or (reply.window, reply.epoch, reply.start) != (
+            asked.window,
+            asked.epoch,
+            asked.start,
+        ):
+            raise ProtocolError(
+                f"a reply to window {reply.window} (epoch {reply.epoch}, position {reply.start}), "
+                f"expected {_describe(asked)}",
+                code="window-order",
+            )
+        rows = 0 if reply.stale else len(asked.tokens)
+        if len(reply.predictions) != rows:
+            raise ProtocolError(
+                f"{len(reply.predictions)} predictions for window {reply.window}, expected {rows}",
+                code="rows",
+            )
+        draft = reply.draft
+        if draft and len(draft.tokens) > asked.draft_budget:
+            raise ProtocolError(
+                f"{len(draft.tokens)} draft tokens for a budget of {asked.draft_budget}", code="rows"
+            )
+
+    def _failed(self, session: int, window: int) -> None:
+        due = self._due.pop(session, None)
+        if due is None or window < 0:
+            return
+        rest = deque(a for a in due if not isinstance(a, VerifyWindow) or a.window != window)
+        if rest:
+            self._due[session] = rest
+
+
+def _describe(asked: Prefill | VerifyWindow) -> str:
+    if isinstance(asked, VerifyWindow):
+        return f"window {asked.window} (epoch {asked.epoch}, position {asked.start})"
+    return f"prefill done up to {asked.start + len(asked.tokens)}"
