@@ -1,0 +1,160 @@
+"""What llama.cpp derives from the whole model's layer count or from a layer's index, one rule per function.
+
+Each function follows a line of llama.cpp's `src/models/*.cpp`, which its docstring names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gguf import GGUFValueType
+
+from engine.errors import ModelFileError
+
+if TYPE_CHECKING:
+    from engine.model.file import ModelFile
+
+MetadataEntry = tuple[Any, GGUFValueType]
+"""A metadata value and its type; of a list or tuple, the type of its items."""
+
+Entries = dict[str, MetadataEntry]
+"""Metadata by key, without the architecture's prefix."""
+
+STAND_IN_ROWS = 32
+"""Rows of the vocabulary tensors of a slice that has no use for them."""
+
+SMOLLM3_ROPE_PERIOD = 4
+
+_SOFTMAX, _SIGMOID = 1, 2  # llama_expert_gating_func_type
+
+
+def nothing(model: ModelFile) -> Entries:
+    """Most architectures: no key of a slice differs but those that `rebase` knows."""
+    return {}
+
+
+def no_pads(model: ModelFile, first: int, end: int) -> tuple[int, ...]:
+    """Most architectures: no layer depends on its index."""
+    return ()
+
+
+def no_obstacle(model: ModelFile) -> str:
+    """Most architectures: every model can be cut."""
+    return ""
+
+
+def vocabulary_size(model: ModelFile) -> int:
+    """Tokens as llama.cpp's model loaders count them; the token embedding may have more rows."""
+    return int(model.key("vocab_size", 0)) or len(model.metadata.get("tokenizer.ggml.tokens", ()))
+
+
+def has_rope_sections(model: ModelFile) -> bool:
+    """Does the file ask for M-RoPE (llama_hparams::use_mrope)?"""
+    sections = model.key("rope.dimension_sections")
+    return isinstance(sections, tuple) and len(sections) == 4 and sections[0] > 0 and sections[1] > 0
+
+
+def head_length(model: ModelFile) -> int:
+    """Values per attention head (llama_model_base::load_hparams)."""
+    heads = model.key("attention.head_count", 1)
+    heads = heads[0] if isinstance(heads, tuple) else heads
+    return int(model.key("attention.key_length") or model.n_embd // max(heads, 1))
+
+
+def gemma2_obstacle(model: ModelFile) -> str:
+    """gemma2.cpp: the 27B model, known by its 46 layers, scales attention by 1/sqrt(n_embd / n_head)."""
+    return _attention_scale_obstacle(model, 46)
+
+
+def gemma3_obstacle(model: ModelFile) -> str:
+    """gemma3.cpp: as gemma2, and the 27B model has 62 layers."""
+    return _attention_scale_obstacle(model, 62)
+
+
+def _attention_scale_obstacle(model: ModelFile, layers_of_27b: int) -> str:
+    if model.n_layers != layers_of_27b:
+        return ""
+    return f"its attention scale follows from its having {layers_of_27b} layers, and no key can carry it"
+
+
+def granite_entries(model: ModelFile) -> Entries:
+    """llama-graph.cpp, build_inp_embd: embedding_scale is applied to hidden states too; 0 switches it off."""
+    return {"embedding_scale": (0.0, GGUFValueType.FLOAT32)}
+
+
+def minicpm_entries(model: ModelFile) -> Entries:
+    """minicpm.cpp: older files leave the residual scale to a formula over the number of layers."""
+    entries = granite_entries(model)
+    if model.key("residual_scale") is None:
+        scale = np.float32(1.4) / np.sqrt(np.float32(model.n_layers))
+        entries["residual_scale"] = (float(scale), GGUFValueType.FLOAT32)
+    return entries
+
+
+def smollm3_pads(model: ModelFile, first: int, end: int) -> tuple[int, ...]:
+    """smollm3.cpp: each 4th layer has no rotary embedding, by its index: bring `first` back to its phase."""
+    return (first,) * (first % SMOLLM3_ROPE_PERIOD)
+
+
+def deepseek2_entries(model: ModelFile) -> Entries:
+    """deepseek2.cpp: gating function and low-rank query projection by layer count and vocabulary."""
+    entries: Entries = {}
+    n_vocab = vocabulary_size(model)
+    if not model.key("expert_gating_func", 0):
+        is_glm_flash = model.n_layers in (47, 48) and n_vocab == 154880
+        entries["expert_gating_func"] = (_SIGMOID if is_glm_flash else _SOFTMAX, GGUFValueType.UINT32)
+    if deepseek2_is_lite(model.n_layers, n_vocab):
+        # A slice of another size must have the key, and 0 says what the count said.
+        entries["attention.q_lora_rank"] = (0, GGUFValueType.UINT32)
+    elif model.key("attention.q_lora_rank") is None:
+        name = "deepseek2.attention.q_lora_rank"
+        raise ModelFileError(f"{model.path}: {name}: is missing", hint="convert the model again")
+    return entries
+
+
+def deepseek2_pads(model: ModelFile, first: int, end: int) -> tuple[int, ...]:
+    """deepseek2.cpp: bring a slice past the layer counts that would ignore its low-rank query projection."""
+    n_vocab = vocabulary_size(model)
+    if deepseek2_is_lite(model.n_layers, n_vocab):
+        return ()
+    slice_vocab = n_vocab if end == model.n_layers else STAND_IN_ROWS
+    n_pads = 0
+    while deepseek2_is_lite(end - first + n_pads, slice_vocab):
+        n_pads += 1
+    # Copies of layer 0, if that is one of the leading dense layers, are the smallest there are.
+    return (0 if model.key("leading_dense_block_count", 0) else first,) * n_pads
+
+
+def deepseek2_is_lite(n_layers: int, n_vocab: int) -> bool:
+    """deepseek2.cpp: these models have no low-rank query projection, whatever the file says."""
+    return n_layers in (26, 27) or (n_layers == 48 and n_vocab == 128256)
+
+
+def deepseek2_nextn_obstacle(model: ModelFile) -> str:
+    """The assertions of deepseek2.cpp's graph_mtp."""
+    if not model.key("attention.key_length_mla", 0):
+        return "its attention is not stored in absorbed form (attention.key_length_mla)"
+    if deepseek2_is_lite(model.n_layers, vocabulary_size(model)) or not model.key("attention.q_lora_rank", 0):
+        return "its queries have no low-rank projection (attention.q_lora_rank)"
+    if model.key("attention.temperature_scale", 0.0):
+        return "its attention has a temperature (attention.temperature_scale)"
+    if model.key("leading_dense_block_count", 0) > model.n_layers:
+        return "its NextN block counts as a leading dense layer (leading_dense_block_count)"
+    return ""
+
+
+def glm4moe_entries(model: ModelFile) -> Entries:
+    """glm4-moe.cpp aborts on hidden states unless there are M-RoPE sections; equal positions in the sections
+    give the angles of the plain rotary embedding."""
+    if has_rope_sections(model):
+        return {}
+    pairs = int(model.key("rope.dimension_count", head_length(model))) // 2
+    return {"rope.dimension_sections": ([pairs // 2, pairs - pairs // 2, 0, 0], GGUFValueType.INT32)}
+
+
+def glm4_obstacle(model: ModelFile) -> str:
+    """glm4.cpp aborts on hidden states as glm4moe does, but M-RoPE would pair other values of a head."""
+    return (
+        "" if has_rope_sections(model) else "without rope.dimension_sections llama.cpp takes no hidden states"
+    )
