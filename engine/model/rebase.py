@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Literal
 from gguf import GGUFValueType
 
 from engine.errors import CutRefused, ModelFileError, UsageError
-from engine.model.architectures import Architecture, SliceRules, SlidingWindow, architecture_of, refusal
+from engine.model.architectures import (
+    ARCHITECTURES,
+    Architecture,
+    SliceRules,
+    SlidingWindow,
+    architecture_of,
+    refusal,
+)
 from engine.model.derived import STAND_IN_ROWS, Entries, MetadataEntry
 
 if TYPE_CHECKING:
@@ -73,8 +80,7 @@ class SlicePlan:
             ZEROED_IN_IDENTITY are zeros and the others are copied.
         set_metadata: full keys to write, replacing the source's.
         drop_metadata: full keys of the source to leave out.
-        drop_tensors: tensors outside the blocks to leave out.
-        token_embd, output: what becomes of `token_embd.weight` and `output.weight`.
+        token_embd, output: what becomes of `token_embd.weight`, and of `output.weight` and its bias.
         rules: how to compute with the slice.
         native_mtp: the slice ends in a NextN block that llama.cpp can run.
     """
@@ -82,7 +88,6 @@ class SlicePlan:
     blocks: tuple[Block, ...]
     set_metadata: dict[str, MetadataEntry]
     drop_metadata: frozenset[str]
-    drop_tensors: frozenset[str]
     token_embd: TensorChoice
     output: TensorChoice
     rules: SliceRules
@@ -128,7 +133,6 @@ def plan_slice(model: ModelFile, first: int, end: int) -> SlicePlan:
         blocks=blocks,
         set_metadata=set_metadata,
         drop_metadata=frozenset(dropped - set_metadata.keys()),
-        drop_tensors=frozenset() if is_last else frozenset(_head_tensors(model)),
         token_embd=token_embd,
         output=output,
         rules=_rules(model, architecture, last_block=len(pads) + end - first - 1),
@@ -137,17 +141,19 @@ def plan_slice(model: ModelFile, first: int, end: int) -> SlicePlan:
 
 
 def whole_rules(model: ModelFile) -> SliceRules:
-    """Rules for a model that runs in one stage, of any architecture: tokens go in, logits come out."""
-    return SliceRules(last_block=model.n_layers - 1)
+    """Rules for a model of any architecture that runs in one stage: tokens go in, logits come out."""
+    architecture = ARCHITECTURES.get(model.architecture)
+    can_rollback = architecture is not None and architecture.can_rollback
+    return SliceRules(last_block=model.n_layers - 1, can_rollback=can_rollback)
 
 
 def nextn_obstacle(model: ModelFile, *, whole: bool) -> str:
     """Why llama.cpp cannot draft with the model's own NextN block, in words; "" if it can."""
-    architecture = architecture_of(model)
     if not model.n_nextn:
         return "it has no NextN block"
-    if architecture.nextn is None:
-        return f"llama.cpp runs no NextN block of {architecture.name} models"
+    architecture = ARCHITECTURES.get(model.architecture)
+    if architecture is None or architecture.nextn is None:
+        return f"no NextN block of {model.architecture} models can be run"
     if architecture.nextn.single and model.n_nextn > 1:
         return f"llama.cpp runs one NextN block of {architecture.name} models, and there are {model.n_nextn}"
     for name in architecture.nextn.tensors:
@@ -165,7 +171,7 @@ def _check(model: ModelFile, architecture: Architecture, first: int, end: int) -
         raise refusal(model, "it is no causal language model (attention.causal)")
     if end - first == architecture.reserved_count:
         raise CutRefused(
-            f"{architecture.name} cannot be cut to {first}:{end}: llama.cpp knows another model by that many layers",
+            f"{architecture.name} cannot be cut to {first}:{end}: by its layer count it is another model",
             hint="move the cut by a layer",
         )
     for name, full in SWA_SHAPES.items():
@@ -249,23 +255,14 @@ def _leading_dense(model: ModelFile, architecture: Architecture, first: int, n_p
 def _vocabulary(
     model: ModelFile, architecture: Architecture, is_last: bool, mtp: bool
 ) -> tuple[TensorChoice, TensorChoice]:
-    """What the slice holds as (token_embd.weight, output.weight)."""
-    tied = "output.weight" not in model.tensors
+    """What the slice holds as (token_embd.weight, output.weight and what belongs to it)."""
     if not is_last:
-        return "stub", "stub" if architecture.output_required and not tied else "drop"
-    if mtp or tied:
-        return "full", "drop" if tied else "full"
-    # NVFP4 keeps the head's scale beside it, which llama.cpp allows for an `output.weight` only.
-    if architecture.output_required or "output.scale" in model.tensors:
-        return "zero", "full"
-    return "from_output", "drop"
-
-
-def _head_tensors(model: ModelFile) -> Iterable[str]:
-    """Tensors beside the head whose shape is that of the vocabulary."""
-    return (
-        name for name in model.tensors if name.startswith(("output.", "cls.")) and name != "output.weight"
-    )
+        return "stub", "stub" if architecture.output_required else "drop"
+    if mtp or "output.weight" not in model.tensors:
+        return "full", "full"
+    # The head's bias, and its scale in NVFP4, can only stand beside an `output.weight`.
+    has_more = any(name.startswith("output.") for name in model.tensors if name != "output.weight")
+    return ("zero", "full") if architecture.output_required or has_more else ("from_output", "drop")
 
 
 def _rules(model: ModelFile, architecture: Architecture, last_block: int) -> SliceRules:
