@@ -110,6 +110,12 @@ class Unauthorized(LinkError):
     code = "unauthorized"
 
 
+class EngineLost(LinkError):
+    """The engine process went away, or does not answer; the message says how it ended."""
+
+    code = "engine-lost"
+
+
 class StageLost(LinkError):
     """A stage went away while it was needed; the message names stage, address and cause."""
 

@@ -101,8 +101,3 @@ def set_request(values: Mapping[str, Any]) -> dict[str, Any]:
 def status_request() -> dict[str, Any]:
     """Send the states of engine, model and stages again."""
     return {"op": "status"}
-
-
-def shutdown_request() -> dict[str, Any]:
-    """End the engine and its stages."""
-    return {"op": "shutdown"}

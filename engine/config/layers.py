@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.config.kinds import Items, Text
+from engine.config.kinds import Address, Items, Text
 from engine.config.settings import SETTINGS, TABLES, Setting, nearest, settings_of
 from engine.errors import ConfigError, UsageError
 
@@ -80,12 +80,7 @@ def _looks_like_file(name: str) -> bool:
 
 def read_config_file(path: Path) -> ConfigFile:
     """Read and check a whole `skippy.toml`; raises ConfigError naming the file and the key."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    data = _read_toml(path)
     _known_keys(data, ["defaults", "models"], "", path)
     models = _table(data.get("models", {}), "models", path)
     return ConfigFile(
@@ -98,6 +93,28 @@ def read_config_file(path: Path) -> ConfigFile:
             for name, table in models.items()
         },
     )
+
+
+def read_topology_file(path: Path) -> tuple[Mapping[str, str], ...]:
+    """The stages of a `--topology` file: `[[stages]]` with `url` and `token_file`, in order."""
+    data = _read_toml(path)
+    _known_keys(data, ["stages"], "", path)
+    try:
+        stages = Items(Address()).check(data.get("stages", []))
+    except ValueError as error:
+        raise ConfigError(f"stages in {path} {error}") from error
+    if not stages:
+        raise ConfigError(f"{path} names no stage", hint="write one [[stages]] with a url for each")
+    return tuple(_absolute(SETTINGS["remote"], stages, path.absolute().parent))
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
 
 
 def _layer_of_table(table: Mapping[str, Any], name: str, path: Path, *, is_model: bool = False) -> Layer:

@@ -1,0 +1,64 @@
+"""The one place that owns the exit code of a command and its last line on standard error: never a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+
+from engine.client.sanitize import one_line
+from engine.errors import EXIT_FAILED, EXIT_INTERRUPTED, SkippyError
+
+
+class Interrupted(SkippyError):
+    """The person pressed Ctrl+C."""
+
+    code = "interrupted"
+    exit_code = EXIT_INTERRUPTED
+
+    def __init__(self) -> None:
+        super().__init__("interrupted")
+
+
+def run_command(program: str, command: Callable[[], int]) -> int:
+    """Run a command and return its exit code, whatever happens in it."""
+    try:
+        code = command()
+        sys.stdout.flush()
+        return code
+    except SkippyError as error:
+        print_error(program, str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        print_error(program, str(Interrupted()))
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has enough. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_FAILED
+    except Exception as error:
+        print_error(program, f"{type(error).__name__}: {error}; this is a fault of ours{_record(program)}")
+        return EXIT_FAILED
+
+
+def print_error(program: str, text: str) -> None:
+    """One line on standard error, even when that is closed."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"{program}: {one_line(text)}", file=sys.stderr, flush=True)
+
+
+def _record(program: str) -> str:
+    """Keep the traceback of the exception being handled where it can be found; says where, if that worked."""
+    from engine.model.paths import log_dir
+
+    path = log_dir() / "errors.log"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {program}\n{traceback.format_exc()}\n")
+    except OSError:
+        return ""
+    return f", its details are in {path}"

@@ -1,0 +1,74 @@
+"""Command lines made from the table of settings."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from engine.config.kinds import Items, Switch
+from engine.config.settings import TABLES, Setting, nearest, settings_of
+from engine.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """Wrong calls become a `UsageError` of one line that names the nearest option."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"{self.prog} --help lists what there is")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            known = [flag for flag in self._option_string_actions if flag.startswith("--")]
+            raise UsageError(
+                f"unknown option {unknown[0]}", hint=nearest(unknown[0].partition("=")[0], known)
+            )
+        return parsed
+
+
+def add_settings(parser: argparse.ArgumentParser, tables: Iterable[str] = TABLES) -> None:
+    """One flag for each setting. A flag that is not given is None."""
+    for table in tables:
+        group = parser.add_argument_group(TABLES[table])
+        for setting in settings_of(table):
+            _add_setting(group, setting)
+
+
+def _add_setting(group: argparse._ArgumentGroup, setting: Setting) -> None:
+    kind = setting.kind
+    options: dict[str, Any] = {"dest": setting.name, "default": None, "help": _help(setting)}
+    if isinstance(kind, Switch):
+        group.add_argument(setting.flag, action=argparse.BooleanOptionalAction, **options)
+    elif isinstance(kind, Items) and kind.repeated:
+        group.add_argument(setting.flag, action="append", metavar=kind.metavar, **options)
+    else:
+        group.add_argument(setting.flag, metavar=kind.metavar, **options)
+
+
+def _help(setting: Setting) -> str:
+    words = getattr(setting.kind, "words", ())
+    choices = f": {', '.join(words)}" if words else ""
+    default = setting.default
+    shown = "" if isinstance(default, bool) or default in ("", ()) else f" (default {default})"
+    return f"{setting.help}{choices}{shown}".replace("%", "%%")
+
+
+def flags_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings among parsed arguments, by name; None where a flag was not given."""
+    names = [setting.name for table in TABLES for setting in settings_of(table)]
+    return {name: getattr(arguments, name, None) for name in names}
+
+
+def config_file_of(path: str | None) -> Path | None:
+    """The `skippy.toml` to read: the given one, or the user's own if there is one."""
+    if path is not None:
+        return Path(path).expanduser()
+    from engine.model.paths import config_dir
+
+    own = config_dir() / "skippy.toml"
+    return own if own.is_file() else None

@@ -1,0 +1,126 @@
+"""Listeners that write: the answer to standard output, everything about it to standard error."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TextIO
+
+import orjson
+
+from engine.client.sanitize import one_line, visible
+from engine.events import (
+    EngineState,
+    Event,
+    ModelReady,
+    Notice,
+    PrefillProgress,
+    RequestFinished,
+    TokensCommitted,
+)
+from engine.view import ViewState
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class AnswerWriter:
+    """Streams the text of answers. On a terminal, control sequences of the model are shown, not obeyed."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._is_terminal = stream.isatty()
+        self._last = "\n"
+
+    def __call__(self, event: Event, state: ViewState) -> None:
+        if isinstance(event, TokensCommitted):
+            text = "".join(text for _, _, text in event.tokens)
+            if text:
+                self._stream.write(visible(text) if self._is_terminal else text)
+                self._stream.flush()
+                self._last = text[-1]
+        elif isinstance(event, RequestFinished) and self._last != "\n":
+            self._stream.write("\n")
+            self._stream.flush()
+            self._last = "\n"
+
+
+class Progress:
+    """One line on a terminal that says what is awaited; it is gone before anything else is written."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._enabled = stream.isatty()
+        self._shown = False
+
+    def __call__(self, event: Event, state: ViewState) -> None:
+        if isinstance(event, EngineState) and event.state in ("starting", "loading", "recovering"):
+            percent = f" {event.fraction:.0%}" if event.fraction >= 0 else ""
+            self.show(f"{event.detail or event.state}{percent}")
+        elif isinstance(event, PrefillProgress) and event.done < event.total:
+            self.show(f"reading the prompt: {event.done} of {event.total} tokens")
+        else:
+            self.clear()
+
+    def show(self, text: str) -> None:
+        """Replace the line."""
+        if self._enabled:
+            width = max(shutil.get_terminal_size().columns - 2, 10)
+            self._stream.write(f"\r\x1b[K{one_line(text)[:width]}")
+            self._stream.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._shown = False
+
+
+class NoticePrinter:
+    """Prints warnings and errors of the engine, one line each."""
+
+    def __init__(self, stream: TextIO, program: str) -> None:
+        self._stream = stream
+        self._program = program
+
+    def __call__(self, event: Event, state: ViewState) -> None:
+        if isinstance(event, ModelReady):
+            for note in event.notes:
+                self._print("note", note)
+        elif isinstance(event, Notice) and event.level != "info":
+            text = f"{event.message}; {event.hint}" if event.hint else event.message
+            self._print("warning" if event.level == "warning" else "", text)
+
+    def _print(self, kind: str, text: str) -> None:
+        prefix = f"{self._program}: {kind}: " if kind else f"{self._program}: "
+        print(prefix + one_line(text), file=self._stream, flush=True)
+
+
+class EventLog:
+    """Every event of a level or above as one line: an object of JSON, or words for people."""
+
+    def __init__(self, stream: TextIO, style: str, level: str) -> None:
+        self._stream = stream
+        self._write = _json_line if style == "json" else _pretty_line
+        self._least = LEVELS.index(level)
+
+    def __call__(self, event: Event, state: ViewState) -> None:
+        if LEVELS.index(_level_of(event)) >= self._least:
+            print(self._write(event), file=self._stream, flush=True)
+
+
+def _level_of(event: Event) -> str:
+    if isinstance(event, Notice):
+        return event.level if event.level in LEVELS else "info"
+    return "debug" if event.kind in ("window", "window-done", "tokens") else "info"
+
+
+def _json_line(event: Event) -> str:
+    return orjson.dumps(event.to_dict()).decode()
+
+
+def _pretty_line(event: Event) -> str:
+    data = event.to_dict()
+    del data["kind"], data["at"]
+    values = " ".join(f"{name}={value}" for name, value in data.items() if value not in ("", (), {}))
+    return one_line(f"{event.at:10.3f} {event.kind:<11} {values}")
