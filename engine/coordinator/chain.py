@@ -27,7 +27,8 @@ from engine.protocol.messages import (
 )
 from engine.stage.service import stage_info
 from engine.stage.worker import Lane, StageWorker
-from engine.transport.link import Link, open_link
+from engine.transport.link import Link
+from engine.transport.opener import open_link
 
 log = logging.getLogger("skippy.chain")
 
@@ -115,9 +116,8 @@ class Chain:
             token=first.token,
             emulation=settings.emulation,
             on_message=lambda message: self._receive(message, "lane"),
-            on_close=self._broken,
+            on_close=lambda link: self._broken(link.reason),
         )
-        assert self._link.welcome is not None
         stages = self._link.welcome.stages
         if len(stages) > 1:
             await self._open_return(hello, last, settings, len(stages))
@@ -130,7 +130,7 @@ class Chain:
     async def _open_return(self, hello: Hello, last: Hop, settings: ChainSettings, count: int) -> None:
         """Dial the last stage. Failing is no fault: its replies then take the lane."""
         index = hello.stage_index + count - 1
-        assert self._link is not None and self._link.welcome is not None
+        assert self._link is not None
         returning = replace(
             hello,
             role=Role.RETURN,
@@ -145,7 +145,7 @@ class Chain:
                 token=last.token,
                 emulation=settings.emulation,
                 on_message=lambda message: self._receive(message, "direct"),
-                on_close=self._return_broken,
+                on_close=lambda link: self._return_broken(link.reason),
             )
         except LinkError as error:
             self._return_broken(str(error))
@@ -159,7 +159,7 @@ class Chain:
     @property
     def rtt_ms(self) -> float:
         """Round trip to the next stage as the heartbeat measures it; 0 without one."""
-        return self._link.rtt_ms if self._link is not None else 0.0
+        return (self._link.rtt_ms or 0.0) if self._link is not None else 0.0
 
     def send(self, message: Message) -> None:
         """Hand a message to the first stage. Raises StageLost when the chain is broken."""
@@ -220,7 +220,6 @@ async def probe(hop: Hop) -> StageInfo:
     """Ask a stage what it holds. Raises LinkError or Unauthorized."""
     link = await open_link(hop.url, Hello(role=Role.CONTROL, chain=secrets.token_hex(8)), token=hop.token)
     try:
-        assert link.welcome is not None
         return link.welcome.stages[0]
     finally:
         await link.close("probe done")

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from engine.client.requests import GenerateRequest
-from engine.config.plan import RunPlan, SpeculationPlan
+from engine.config.plan import RunPlan
+from engine.config.rules import with_speculation
 from engine.coordinator.chain import Chain, ChainSettings, probe
 from engine.coordinator.generation import Generation, GenerationSetting
 from engine.coordinator.layout import (
@@ -309,8 +310,9 @@ class Engine:
         if generation is not None:
             generation.cancel()
 
-    def set_speculation(self, speculation: SpeculationPlan) -> None:
-        """Use other settings from the next window on."""
+    def set_values(self, values: Mapping[str, Any]) -> None:
+        """Change settings of speculation from the next window on. Raises UsageError naming the setting."""
+        speculation = with_speculation(self.plan.speculation, values)
         self.plan = replace(self.plan, speculation=speculation)
         for generation in self._running.values():
             generation.update(speculation)

@@ -144,7 +144,10 @@ class LinkServer:
             case "cancel":
                 engine.cancel(str(message.get("request", "")))
             case "set":
-                engine.set_values(message.get("values"))
+                values = message.get("values")
+                if not isinstance(values, dict):
+                    raise UsageError("set needs an object of values")
+                engine.set_values(values)
             case "status":
                 for event in engine.snapshot():
                     front_end.put(event)

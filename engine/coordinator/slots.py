@@ -18,6 +18,8 @@ class Slot:
     session: int = 0
     chat: str = ""
     cached: list[int] = field(default_factory=list)
+    next_window: int = 0  # numbers of a session are never used twice
+    next_epoch: int = 0
     busy: bool = False
     last_used: float = 0.0
 

@@ -15,14 +15,21 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from engine.errors import SkippyError, UsageError
 
+if TYPE_CHECKING:
+    from engine.model.file import ModelFile
+    from engine.model.slices import SliceFile
+    from engine.protocol.messages import StageInfo
+    from engine.stage.worker import StageWorker
+
 log = logging.getLogger("skippy.stage")
+
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,33 +73,20 @@ def parse_listen(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def load_worker(settings: StageSettings, progress: Callable[[int, int], None] | None = None) -> Any:
-    """Open (or make) the slice and start its compute thread; returns a `StageWorker`.
+def load_worker(settings: StageSettings, progress: Progress | None = None) -> StageWorker:
+    """Open (or make) the slice and start its compute thread.
 
     llama.cpp is imported here and not before, so that a wrong call fails in milliseconds.
     """
     from engine.compute.bindings import check_bindings
+    from engine.compute.embedding import EmbeddingTable
     from engine.compute.options import ComputeOptions
     from engine.compute.stage import Stage
     from engine.model.demo import resolve_model
     from engine.model.file import ModelFile
-    from engine.model.slices import ensure_slice, is_slice, open_slice
     from engine.stage.worker import StageWorker
 
     check_bindings()
-    path = resolve_model(settings.model)
-    if is_slice(path):
-        slice_ = open_slice(path)
-        end = slice_.end if settings.end == -1 else settings.end
-        if (settings.first, end) != (slice_.first, slice_.end):
-            raise UsageError(
-                f"{path.name} holds layers {slice_.first}:{slice_.end}, not {settings.first}:{end}",
-                hint=f"use --layers {slice_.first}:{slice_.end}",
-            )
-    else:
-        model = ModelFile.open(path)
-        end = model.n_layers if settings.end == -1 else settings.end
-        slice_ = ensure_slice(model, settings.first, end, progress=progress)
     options = ComputeOptions(
         context=settings.context,
         sequences=settings.sequences,
@@ -101,10 +95,41 @@ def load_worker(settings: StageSettings, progress: Callable[[int, int], None] | 
         gpu_layers=settings.gpu_layers,
         batch_rows=settings.batch_rows,
     )
-    return StageWorker(Stage(slice_, options))
+    model = ModelFile.open(resolve_model(settings.model, progress))
+    slice_ = _slice_of(model, settings, progress)
+    embeddings = None
+    if slice_.is_first and not slice_.whole:
+        embeddings = EmbeddingTable(model, slice_.rules.input_scale)
+    return StageWorker(Stage(slice_, options, embeddings=embeddings))
 
 
-async def serve(settings: StageSettings, worker: Any, ready: Callable[[str, Any], None]) -> None:
+def _slice_of(model: ModelFile, settings: StageSettings, progress: Progress | None) -> SliceFile:
+    """The layers asked for, from the cache or a slice file given by hand."""
+    from engine.model.slices import ensure_slice, is_slice, open_slice, whole_model
+
+    if is_slice(model):
+        slice_ = open_slice(model.path)
+        end = slice_.end if settings.end == -1 else settings.end
+        if (settings.first, end) != (slice_.first, slice_.end):
+            raise UsageError(
+                f"{model.path.name} holds layers {slice_.first}:{slice_.end}, not {settings.first}:{end}",
+                hint=f"use --layers {slice_.first}:{slice_.end}",
+            )
+        if slice_.is_first:
+            raise UsageError(
+                f"{model.path.name} has no token embedding",
+                hint="a stage that begins with layer 0 needs the model itself",
+            )
+        return slice_
+    end = model.n_layers if settings.end == -1 else settings.end
+    if (settings.first, end) == (0, model.n_layers):
+        return whole_model(model)
+    return ensure_slice(model, settings.first, end, progress=progress)
+
+
+async def serve(
+    settings: StageSettings, worker: StageWorker, ready: Callable[[str, StageInfo], None]
+) -> None:
     """Serve until SIGTERM or SIGINT; `ready(url, info)` is called once it listens."""
     from engine.stage.service import StageService
 
@@ -125,7 +150,7 @@ def run(settings: StageSettings) -> None:
     """`skippy-engine stage`: serve one slice in the foreground. Raises SkippyError."""
     worker = load_worker(settings)
 
-    def ready(url: str, info: Any) -> None:
+    def ready(url: str, info: StageInfo) -> None:
         layers = f"{info.first_layer}:{info.end_layer}"
         print(f"ready {url} layers {layers} model {info.model_name}", flush=True)
 
@@ -175,7 +200,7 @@ def spawned_main() -> int:
     def progress(done: int, total: int) -> None:
         answer({"progress": [done, total]})
 
-    def ready(url: str, info: Any) -> None:
+    def ready(url: str, info: StageInfo) -> None:
         answer({"ready": url, "pid": os.getpid()})
 
     try:

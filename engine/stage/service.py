@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.errors import HandshakeRefused, SkippyError
-from engine.protocol.connection import check_hello
+from engine.protocol.handshake import check_hello
 from engine.protocol.messages import (
     CancelEpoch,
     ErrorMessage,
@@ -27,7 +27,9 @@ from engine.protocol.messages import (
     Welcome,
 )
 from engine.stage.worker import Lane, StageWorker
-from engine.transport.link import Link, Server, open_link, serve_links
+from engine.transport.link import Link
+from engine.transport.opener import open_link
+from engine.transport.server import Server, serve_links
 
 log = logging.getLogger("skippy.stage")
 
@@ -97,20 +99,11 @@ class StageService:
             if not is_last:
                 raise HandshakeRefused("a return link goes to the last stage, and this is not it")
             return Welcome(stages=(self.info,))
-        if is_last != (not hello.route):
-            raise HandshakeRefused(self._route_fault(hello, is_last))
         if is_last:
             return Welcome(stages=(self.info,))
         link = await self._dial_next(hello)
         self._downstream[hello.chain] = link
-        assert link.welcome is not None
         return Welcome(stages=(self.info, *link.welcome.stages))
-
-    def _route_fault(self, hello: Hello, is_last: bool) -> str:
-        span = f"layers {self.info.first_layer}:{self.info.end_layer} of {self.info.n_layers}"
-        if is_last:
-            return f"this stage holds {span}, the last ones, but {len(hello.route)} more stages are named after it"
-        return f"this stage holds {span}, and no stage is named for the layers after it"
 
     async def _dial_next(self, hello: Hello) -> Link:
         following, *rest = hello.route
@@ -127,12 +120,11 @@ class StageService:
     def _serve(self, link: Link) -> None:
         """A handshake is complete: give the link its role."""
         hello = link.hello
-        assert hello is not None
         if hello.role is Role.LANE:
             self._serve_lane(link, hello)
         elif hello.role is Role.RETURN:
             self._returns[hello.chain] = link
-            link.on_close = lambda reason: self._forget_return(hello.chain, link)
+            link.on_close = lambda link: self._forget_return(hello.chain, link)
             link.on_message = lambda message: None
         else:
             link.on_message = lambda message: link.post(self._status(hello.stage_index))
@@ -171,8 +163,8 @@ class StageService:
             if isinstance(message, CancelEpoch):
                 forward(message)
 
-        def lane_closed(reason: str) -> None:
-            log.info("lane %s closed: %s", hello.chain, reason)
+        def lane_closed(link: Link) -> None:
+            log.info("lane %s closed: %s", hello.chain, link.reason)
             self.worker.drop_lane(lane)
             if downstream is not None:
                 self._loop.create_task(downstream.close("lane closed"))
@@ -185,10 +177,10 @@ class StageService:
     def _watch_downstream(self, link: Link, downstream: Link, hello: Hello) -> None:
         """Pass replies up, and tell the coordinator when the next stage goes away."""
 
-        def lost(reason: str) -> None:
+        def lost(downstream: Link) -> None:
             if link.closed.is_set():
                 return
-            fault = f"lost stage {hello.stage_index + 1} at {hello.route[0].url}: {reason}"
+            fault = f"lost stage {hello.stage_index + 1} at {downstream.address}: {downstream.reason}"
             link.post(
                 ErrorMessage(
                     code="stage-lost", reason=fault, stage=hello.stage_index + 1, retryable=True

@@ -1,0 +1,377 @@
+"""One answer, from prompt tokens to the result: prefill, the decode loop, events.
+
+The decode loop itself is pure (`engine.speculation`); this is the thin shell that carries its windows to the
+stages and their replies back. Replies are handled where they arrive, in a plain callback: a window leaves
+before anything is reported about the one before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from engine.client.requests import GenerateRequest
+from engine.config.plan import SpeculationPlan
+from engine.coordinator.chain import Chain
+from engine.coordinator.measures import AnswerMeasure
+from engine.coordinator.prompt import PromptBuilder
+from engine.coordinator.slots import Slot
+from engine.coordinator.text import AnswerText
+from engine.errors import ContextFull, ProtocolError, SkippyError, StageLost
+from engine.events import (
+    Event,
+    PrefillProgress,
+    RequestFinished,
+    RequestStarted,
+    TokensCommitted,
+    WindowDone,
+    WindowSent,
+)
+from engine.protocol.messages import (
+    CancelEpoch,
+    ConfigureGeneration,
+    ErrorMessage,
+    Message,
+    PredictedTokens,
+    Prefill,
+    PrefillDone,
+    VerifyWindow,
+)
+from engine.speculation.loop import DecodeLoop
+from engine.speculation.types import Actions, LoopContext, StopSignal, WindowOutcome, WindowPlan
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationSetting:
+    """Everything an answer needs."""
+
+    request: GenerateRequest
+    prompt: list[int]
+    slot: Slot
+    chain: Chain
+    prompts: PromptBuilder
+    speculation: SpeculationPlan
+    context: int
+    window_rows: int
+    prefill_rows: int
+    model: dict[str, Any]
+    exact: bool
+    restarts: dict[int, int]
+
+
+class Generation:
+    """Drives one answer over one slot."""
+
+    def __init__(self, setting: GenerationSetting, emit: Callable[[Event], None]) -> None:
+        self._set = setting
+        self._emit_event = emit
+        self.slot = setting.slot
+        self.finished: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        request = setting.request
+        self._text = AnswerText(setting.prompts.piece, request.stop)
+        self._texts: list[str] = []  # texts of the tokens that the loop is about to commit
+        self._token_ids: list[int] = []
+        self._measure = AnswerMeasure(started=time.perf_counter(), prompt_tokens=len(setting.prompt))
+        self._next_chunk = 0  # first prompt position not sent yet
+        self._chunks_in_flight = 0
+        self._prefilled = 0  # prompt positions the last stage has taken
+        self._decoding = False
+        self._cancelled = False
+        self._loop = DecodeLoop(setting.speculation, self._loop_context())
+
+    def _loop_context(self) -> LoopContext:
+        setting, stages = self._set, self._set.chain.stages
+        return LoopContext(
+            prompt=setting.prompt,
+            max_tokens=setting.request.max_tokens,
+            context_limit=setting.context,
+            window_rows=setting.window_rows,
+            native_mtp=stages[-1].native_mtp,
+            can_rollback=all(info.can_rollback for info in stages),
+            stop=self._check_stop,
+            first_window=self.slot.next_window,
+            first_epoch=self.slot.next_epoch,
+        )
+
+    # -- what the engine calls ---------------------------------------------------------------------
+
+    async def run(self) -> RequestFinished:
+        """Answer; returns the last event. Raises SkippyError if the answer failed before its first token."""
+        setting, slot = self._set, self.slot
+        if len(setting.prompt) >= setting.context:
+            raise ContextFull(
+                f"the prompt has {len(setting.prompt)} tokens, the context {setting.context}",
+                hint="shorten it or give --ctx a larger number",
+            )
+        reused = slot.reusable(setting.prompt)
+        self._measure.reused = reused
+        self._next_chunk = self._prefilled = reused
+        slot.cached = setting.prompt[:reused]  # until the end nothing else is certain
+        self._emit_started(reused)
+        try:
+            self._send(self._configuration())
+            self._pump_prefill()
+            reason = await self.finished
+        except StageLost as error:
+            reason, self._failure = "error", error
+        else:
+            self._failure = None
+        return self._finish(reason)
+
+    def on_message(self, message: Message, route: str) -> None:
+        """A reply of the last stage, or an error of any stage. Called on the loop."""
+        if self.finished.done():
+            return
+        try:
+            match message:
+                case PredictedTokens():
+                    self._on_reply(message, route)
+                case PrefillDone():
+                    self._on_prefilled(message)
+                case ErrorMessage():
+                    self._fail(SkippyError(message.reason, code=message.code))
+                case _:
+                    raise ProtocolError(f"a stage answered with {type(message).__name__}")
+        except SkippyError as error:
+            self._fail(error)
+
+    def on_lost(self, error: StageLost) -> None:
+        self._fail(error)
+
+    def cancel(self) -> None:
+        """End the answer where it is. What is still under way is drained before the slot is free again."""
+        if self._cancelled or self.finished.done():
+            return
+        self._cancelled = True
+        if self._decoding:
+            self._perform(self._loop.cancel(time.perf_counter()))
+        elif self._chunks_in_flight == 0:
+            self.finished.set_result("cancelled")
+
+    def update(self, speculation: SpeculationPlan) -> None:
+        """Other settings, from the next window on."""
+        self._loop.update_plan(speculation)
+
+    # -- prefill -----------------------------------------------------------------------------------
+
+    def _configuration(self) -> ConfigureGeneration:
+        return ConfigureGeneration(
+            session=self.slot.session,
+            sampling=self._set.request.sampling,
+            prompt_length=len(self._set.prompt),
+            strategy=self._set.speculation.strategy,
+        )
+
+    def _pump_prefill(self) -> None:
+        """Keep every stage busy with a chunk and one waiting; then, without a pause, start decoding.
+
+        All prompt tokens but the last are prefilled: that one is the first window's row.
+        """
+        prompt, credit = self._set.prompt, len(self._set.chain.stages) + 1
+        end = len(prompt) - 1
+        while self._next_chunk < end and self._chunks_in_flight < credit:
+            start = self._next_chunk
+            stop = min(end, start + self._set.prefill_rows)
+            self._send(
+                Prefill(
+                    session=self.slot.session,
+                    start=start,
+                    tokens=tuple(prompt[start:stop]),
+                    next_token=prompt[stop],
+                    final=stop == end,
+                )
+            )
+            self._next_chunk = stop
+            self._chunks_in_flight += 1
+        if self._next_chunk == end and not self._decoding:
+            self._decoding = True
+            if self._chunks_in_flight == 0:
+                self._measure.prefill_ended = time.perf_counter()
+            self._perform(self._loop.start(time.perf_counter()))
+
+    def _on_prefilled(self, message: PrefillDone) -> None:
+        self._chunks_in_flight -= 1
+        self._prefilled = message.end
+        self._measure.stage_times(message.times, prefill=True)
+        if self._decoding:
+            if self._chunks_in_flight == 0:
+                self._measure.prefill_ended = time.perf_counter()
+        elif self._cancelled:
+            if self._chunks_in_flight == 0:
+                self.finished.set_result("cancelled")
+        else:
+            self._pump_prefill()
+        total = len(self._set.prompt) - 1 - self._measure.reused
+        self._emit(
+            PrefillProgress(
+                at=time.monotonic(),
+                request=self._set.request.request,
+                done=message.end - self._measure.reused,
+                total=total,
+            )
+        )
+
+    # -- decoding ----------------------------------------------------------------------------------
+
+    def _on_reply(self, reply: PredictedTokens, route: str) -> None:
+        now = time.perf_counter()
+        actions = self._loop.on_reply(reply, now, direct=route != "lane" or len(self._set.chain.stages) == 2)
+        self._perform(actions, reply, route, now)
+
+    def _perform(
+        self, actions: Actions, reply: PredictedTokens | None = None, route: str = "", now: float = 0.0
+    ) -> None:
+        """Do what the loop says: first what the stages wait for, then what people see."""
+        if actions.cancel_epoch is not None:
+            self._send(CancelEpoch(session=self.slot.session, epoch=actions.cancel_epoch))
+        for window in actions.windows:
+            self._send_window(window)
+        texts, self._texts = self._texts, []
+        if reply is not None:
+            self._measure.stage_times(reply.times, prefill=False)
+            self._measure.tokens(len(actions.committed), now)
+        if actions.committed:
+            self._emit_tokens(actions, texts, reply)
+        if actions.done is not None and reply is not None:
+            self._emit_done(actions.done, reply, route)
+        for window in actions.windows:
+            self._emit_window(window)
+        if actions.finished is not None and not self.finished.done():
+            self.finished.set_result(actions.finished)
+
+    def _send_window(self, window: WindowPlan) -> None:
+        self._send(
+            VerifyWindow(
+                session=self.slot.session,
+                window=window.window,
+                epoch=window.epoch,
+                start=window.start,
+                tokens=window.tokens,
+                draft_budget=window.draft_budget,
+            )
+        )
+
+    def _check_stop(self, token: int) -> StopSignal | None:
+        """Called by the loop once for each token it is about to commit."""
+        if self._set.prompts.is_end(token):
+            self._texts.append("")
+            return "end"
+        text, stopped = self._text.feed(token)
+        self._texts.append(text)
+        return "stop" if stopped else None
+
+    def _send(self, message: Message) -> None:
+        self._set.chain.send(message)
+
+    def _fail(self, error: SkippyError) -> None:
+        if not self.finished.done():
+            self.finished.set_exception(error)
+
+    # -- what people see ---------------------------------------------------------------------------
+
+    def _emit(self, event: Event) -> None:
+        self._emit_event(event)
+
+    def _emit_started(self, reused: int) -> None:
+        request = self._set.request
+        self._emit(
+            RequestStarted(
+                at=time.monotonic(),
+                request=request.request,
+                prompt_tokens=len(self._set.prompt),
+                reused=reused,
+                strategy=self._set.speculation.strategy,
+                seed=request.sampling.seed,
+                temperature=request.sampling.temperature,
+                max_tokens=request.max_tokens,
+            )
+        )
+
+    def _emit_tokens(self, actions: Actions, texts: list[str], reply: PredictedTokens | None) -> None:
+        shown = [
+            (item.token, item.origin, text)
+            for item, text in zip(actions.committed, texts, strict=True)
+            if not item.ends
+        ]
+        self._token_ids.extend(token for token, _, _ in shown)
+        self._emit(
+            TokensCommitted(
+                at=time.monotonic(),
+                request=self._set.request.request,
+                window=-1 if reply is None else reply.window,
+                tokens=tuple(shown),
+                tail=self._text.flush() if self._loop.stop_reason is not None else "",
+            )
+        )
+
+    def _emit_window(self, window: WindowPlan) -> None:
+        self._emit(
+            WindowSent(
+                at=time.monotonic(),
+                request=self._set.request.request,
+                window=window.window,
+                epoch=window.epoch,
+                start=window.start,
+                rows=len(window.tokens),
+                width=window.width,
+                sources=tuple(window.sources),
+                in_flight=window.in_flight,
+                draft_budget=window.draft_budget,
+                reason=window.reason,
+            )
+        )
+
+    def _emit_done(self, done: WindowOutcome, reply: PredictedTokens, route: str) -> None:
+        show = self._set.prompts.show
+        rejected = done.rejected
+        self._emit(
+            WindowDone(
+                at=time.monotonic(),
+                request=self._set.request.request,
+                window=done.window,
+                epoch=done.epoch,
+                stale=done.stale,
+                accepted=done.accepted,
+                width=done.width,
+                elapsed_ms=done.elapsed_ms,
+                stages=tuple((t.stage, t.queue_us, t.compute_us, t.kv_tokens) for t in reply.times),
+                route=route,
+                rejected=(rejected.position, show(rejected.drafted), show(rejected.actual)) if rejected else (),
+            )
+        )
+
+    def _finish(self, reason: str) -> RequestFinished:
+        """Remember what the caches hold, and sum the answer up."""
+        slot, loop = self.slot, self._loop
+        slot.next_window, slot.next_epoch = loop.next_window, loop.next_epoch
+        decoded = self._decoding and self._prefilled >= len(self._set.prompt) - 1
+        slot.cached = loop.history[: loop.kv_length] if decoded else self._set.prompt[: self._prefilled]
+        result = self._result(reason)
+        if self._failure is not None:
+            slot.cached = []
+            error = self._failure
+            result["error"] = {"code": error.code, "message": error.message, "hint": error.hint}
+        return RequestFinished(
+            at=time.monotonic(),
+            request=self._set.request.request,
+            finish_reason=reason,
+            result=result,
+        )
+
+    def _result(self, reason: str) -> dict[str, Any]:
+        setting, chain = self._set, self._set.chain
+        self._text.flush()
+        return {
+            "text": self._text.text,
+            "token_ids": self._token_ids,
+            "finish_reason": reason,
+            "model": setting.model,
+            "strategy": setting.speculation.strategy,
+            "exact": setting.exact,
+            "timings": self._measure.timings(len(self._token_ids)),
+            "speculative": self._loop.statistics.to_json(),
+            "stages": self._measure.stage_results(chain.stages, chain.rtt_ms, setting.restarts),
+        }
