@@ -80,6 +80,7 @@ class Generation:
         self._prefilled = 0  # prompt positions the last stage has taken
         self._decoding = False
         self._cancelled = False
+        self._failure: SkippyError | None = None  # what ended an answer that had begun
         self._loop = DecodeLoop(setting.speculation, self._loop_context())
 
     def _loop_context(self) -> LoopContext:
@@ -115,10 +116,11 @@ class Generation:
             self._send(self._configuration())
             self._pump_prefill()
             reason = await self.finished
-        except StageLost as error:
+        except SkippyError as error:
+            if not self._token_ids:
+                slot.cached = []
+                raise
             reason, self._failure = "error", error
-        else:
-            self._failure = None
         return self._finish(reason)
 
     def on_message(self, message: Message, route: str) -> None:

@@ -146,6 +146,11 @@ def open_slice(path: Path) -> SliceFile:
     )
 
 
+def is_slice(model: ModelFile) -> bool:
+    """Whether a file is a slice made by this program, not a model."""
+    return "skippy.first_layer" in model.metadata
+
+
 def slice_content(model: ModelFile, plan: SlicePlan, first: int, end: int) -> GgufContent:
     """What the file of a slice holds, by its plan."""
     metadata = {
