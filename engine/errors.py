@@ -26,9 +26,12 @@ class SkippyError(Exception):
             self.code = code
 
     def __str__(self) -> str:
-        """One line: the cause, then the next step."""
+        """One line: the cause, then the next step.
+
+        Messages may quote a file or a peer, so whatever could act on a terminal is shown as "?".
+        """
         text = f"{self.message}; {self.hint}" if self.hint else self.message
-        return " ".join(text.split())
+        return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 class UsageError(SkippyError):

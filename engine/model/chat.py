@@ -1,7 +1,7 @@
 """Chat templates: the Jinja program in a model's metadata that turns messages into a prompt.
 
 A template comes from whoever made the file. It runs in Jinja's sandbox, which refuses the attributes and
-calls that lead out of it; the sizes of the template, of what it writes and of what it repeats are bounded here.
+calls that lead out of it. The sizes of the template, of what it writes and of what it repeats are bounded.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from engine.model.file import ModelFile
 MAX_TEMPLATE_CHARACTERS = 1 << 18
 MAX_PROMPT_CHARACTERS = 1 << 24
 MAX_REPEATED_ITEMS = 1 << 16
+MAX_ERROR_CHARACTERS = 300
 _HINT = "use --raw to send the text without a template"
 
 
@@ -135,4 +136,4 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise TemplateError(f"chat template: {error}", hint=_HINT) from error
+        raise TemplateError(f"chat template: {str(error)[:MAX_ERROR_CHARACTERS]}", hint=_HINT) from error

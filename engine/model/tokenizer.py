@@ -27,7 +27,7 @@ class Tokenizer:
         # llama-cpp-python prints llama.cpp's log on standard error unless its logger has a level.
         library_log = logging.getLogger("llama-cpp-python")
         if library_log.level == logging.NOTSET:
-            library_log.setLevel(logging.ERROR)
+            library_log.setLevel(logging.CRITICAL)
         self._library = llama_cpp
         llama_cpp.llama_backend_init()
         parameters = llama_cpp.llama_model_default_params()
