@@ -11,7 +11,7 @@ from enum import Enum
 
 from engine.errors import HandshakeRefused, ProtocolError, SkippyError
 from engine.protocol import codec
-from engine.protocol.handshake import check_welcome
+from engine.protocol.handshake import check_hello, check_welcome
 from engine.protocol.limits import CONTROL_BYTES, FIRST_FRAME_BYTES, NO_ROWS, Limits
 from engine.protocol.messages import (
     CancelEpoch,
@@ -107,6 +107,9 @@ class Connection:
         """Acceptor: agree to the Hello that came; the Welcome frame."""
         if self.state is not State.GREETED or self._is_opener:
             raise ProtocolError("Welcome answers a Hello, once", code="handshake")
+        assert self.hello is not None
+        check_welcome(self.hello, welcome)
+        check_hello(self.hello, welcome.stages[0])
         frame = codec.encode(welcome)
         self._open(welcome)
         return frame
@@ -135,7 +138,7 @@ class Connection:
     # --- messages -------------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes | bytearray) -> Message:
-        """The checked message of a frame. A ProtocolError ends the connection: send `refuse(error)`, close."""
+        """The checked message of a frame. After a ProtocolError nothing is left but `refuse(error)`."""
         try:
             return self._receive(frame)
         except ProtocolError:

@@ -39,9 +39,9 @@ def check_hello(hello: Hello, info: StageInfo) -> None:
 
 
 def check_welcome(hello: Hello, welcome: Welcome) -> None:
-    """HandshakeRefused unless the stages that answered are the rest of the model, in order and without gap."""
+    """HandshakeRefused unless the stages that answered are the rest of the model, without a gap."""
     if not 1 <= len(welcome.stages) <= MAX_STAGES:
-        raise HandshakeRefused(f"the peer names {len(welcome.stages)} stages, 1 to {MAX_STAGES} are possible")
+        raise HandshakeRefused(f"{len(welcome.stages)} stages answered, 1 to {MAX_STAGES} are possible")
     if hello.role is not Role.LANE:
         return
     expected = 1 + len(hello.route)

@@ -7,7 +7,6 @@ from collections import deque
 from engine.errors import ProtocolError
 from engine.protocol.limits import Limits
 from engine.protocol.messages import (
-    CancelEpoch,
     ConfigureGeneration,
     ErrorMessage,
     Message,
@@ -42,6 +41,9 @@ class LaneSessions:
     - no frame leaves a gap: `start` is at most the end of what was sent before. One that starts earlier is
       legal, the stage trims itself to it;
     - window ids rise and epochs never fall within a session.
+
+    A `CancelEpoch` is always legal: on its way down it overtakes what waits in the stages' queues, even the
+    configuration of its session.
     """
 
     def __init__(self, limits: Limits, n_embd: int, *, tokens_only: bool) -> None:
@@ -65,8 +67,6 @@ class LaneSessions:
                     code="position",
                 )
             session.end = message.keep
-        elif isinstance(message, CancelEpoch):
-            self._session(message.session)
         elif isinstance(message, Stop):
             self._session(message.session)
             del self._sessions[message.session]
@@ -144,9 +144,9 @@ class LaneSessions:
 class ReplyOrder:
     """The replies that are due, oldest first, per session.
 
-    The coordinator gives one and the same object to its lane and its return link: whichever way a reply comes,
-    it must be the next one of its session and fit what was asked. An error about a window answers that window,
-    an error about a session answers everything of it.
+    The coordinator gives one and the same object to its lane and its return link: whichever way a reply
+    comes, it must be the next one of its session and fit what was asked. An error about a window answers
+    that window, an error about a session answers everything of it.
     """
 
     def __init__(self) -> None:
