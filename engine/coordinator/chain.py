@@ -1,7 +1,8 @@
 """One lane through all stages, as the coordinator sees it: messages in, replies of the last stage out.
 
-The first stage may run in this process (`StageWorker`), the others are reached over links. Replies of the last
-stage come straight back on a return link where there is one to open, else on the lane; the answer is the same.
+The first stage may run in this process (`StageWorker`), the others are reached over links. Replies of the
+last stage come straight back on a return link where there is one to open, else on the lane; the answer is the
+same.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from engine.protocol.messages import (
     StageInfo,
     WireType,
 )
+from engine.protocol.sessions import ReplyOrder
 from engine.stage.service import stage_info
 from engine.stage.worker import Lane, StageWorker
 from engine.transport.link import Link
@@ -70,6 +72,7 @@ class Chain:
         self._link: Link | None = None
         self._return: Link | None = None
         self._lane: Lane | None = None
+        self._order = ReplyOrder()  # one for both ways that replies can take
         self._closing = False
 
     async def open(self, settings: ChainSettings, identity: Hello) -> None:
@@ -114,20 +117,19 @@ class Chain:
             first.url,
             hello,
             token=first.token,
-            emulation=settings.emulation,
+            order=self._order,
             on_message=lambda message: self._receive(message, "lane"),
             on_close=lambda link: self._broken(link.reason),
         )
         stages = self._link.welcome.stages
         if len(stages) > 1:
-            await self._open_return(hello, last, settings, len(stages))
+            await self._open_return(hello, last, len(stages))
         urls = (hop.url for hop in settings.hops)
         return tuple(
-            replace(info, where=url.removeprefix("ws://"))
-            for info, url in zip(stages, urls, strict=True)
+            replace(info, where=url.removeprefix("ws://")) for info, url in zip(stages, urls, strict=True)
         )
 
-    async def _open_return(self, hello: Hello, last: Hop, settings: ChainSettings, count: int) -> None:
+    async def _open_return(self, hello: Hello, last: Hop, count: int) -> None:
         """Dial the last stage. Failing is no fault: its replies then take the lane."""
         index = hello.stage_index + count - 1
         assert self._link is not None
@@ -143,7 +145,7 @@ class Chain:
                 last.url,
                 returning,
                 token=last.token,
-                emulation=settings.emulation,
+                order=self._order,
                 on_message=lambda message: self._receive(message, "direct"),
                 on_close=lambda link: self._return_broken(link.reason),
             )
@@ -223,5 +225,3 @@ async def probe(hop: Hop) -> StageInfo:
         return link.welcome.stages[0]
     finally:
         await link.close("probe done")
-
-

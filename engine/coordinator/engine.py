@@ -1,7 +1,7 @@
 """The engine: one model, its stages, and the answers it gives.
 
 Starting takes the plan to a running chain of stages; after that the engine lends each request a slot and lets
-a `Generation` drive it. A chain that breaks is rebuilt before the next request.
+a `Generation` drive it. A chain that broke is rebuilt before the next request.
 """
 
 from __future__ import annotations
@@ -16,28 +16,16 @@ from typing import Any
 from engine.client.requests import GenerateRequest
 from engine.config.plan import RunPlan
 from engine.config.rules import with_speculation
-from engine.coordinator.chain import Chain, ChainSettings, probe
+from engine.coordinator.chain import Chain
 from engine.coordinator.generation import Generation, GenerationSetting
-from engine.coordinator.layout import (
-    Layout,
-    check_split,
-    local_layout,
-    remote_layout,
-    stage_count,
-    threads_per_stage,
-)
 from engine.coordinator.prompt import PromptBuilder
 from engine.coordinator.slots import Slot, choose_slot, take
-from engine.coordinator.supervisor import LocalStage
+from engine.coordinator.stages import Stages
 from engine.errors import Busy, SkippyError, StageLost
-from engine.events import EngineState, Event, ModelReady, Notice, RequestFinished, StageState
+from engine.events import EngineState, Event, ModelReady, Notice, RequestFinished
 from engine.model.demo import resolve_model
 from engine.model.file import ModelFile
-from engine.model.paths import log_dir
-from engine.planning.balance import balanced_split
-from engine.protocol.messages import Hello, Hop, Message, Role, StageInfo, WireType
-from engine.stage.process import StageSettings, load_worker
-from engine.stage.worker import StageWorker
+from engine.protocol.messages import Message, StageInfo, WireType
 from engine.transport.timeouts import TIMEOUTS
 
 log = logging.getLogger("skippy.engine")
@@ -53,12 +41,9 @@ class Engine:
         self.emit = emit
         self.state = EngineState(state="starting")
         self.model_ready: ModelReady | None = None
-        self.stage_states: dict[int, StageState] = {}
         self._model: ModelFile | None = None
         self._prompts: PromptBuilder | None = None
-        self._layout: Layout | None = None
-        self._worker: StageWorker | None = None
-        self._local: list[LocalStage] = []
+        self._stages: Stages | None = None
         self._slots: list[Slot] = []
         self._running: dict[str, Generation] = {}
         self._repairing = asyncio.Lock()
@@ -67,32 +52,22 @@ class Engine:
 
     async def start(self) -> None:
         """Load the model, start or reach every stage, open the first lane. Raises SkippyError."""
-        loop = asyncio.get_running_loop()
-
-        def progress(detail: str) -> Callable[[int, int], None]:
-            def report(done: int, total: int) -> None:
-                fraction = done / total if total else -1.0
-                loop.call_soon_threadsafe(self._set_state, "loading", detail, fraction)
-
-            return report
-
         self._set_state("loading", "reading the model")
-        path = await asyncio.to_thread(resolve_model, self.plan.model, progress("building the default model"))
+        building = self._progress("building the default model")
+        path = await asyncio.to_thread(resolve_model, self.plan.model, building)
         model = self._model = await asyncio.to_thread(ModelFile.open, path)
-        self._layout = layout = await self._lay_out(model)
+        self._stages = Stages(self.plan, model, self.emit)
         self._set_state("loading", "starting the stages")
         prompts = asyncio.create_task(asyncio.to_thread(PromptBuilder, model))
         try:
-            await self._start_stages(layout, progress("slicing the model"))
-            self._prompts = await prompts
+            await self._stages.start(self._progress("slicing the model"))
         finally:
-            prompts.cancel()
+            self._prompts = await prompts
         slot = Slot(number=0)
-        await self._open_chain(slot)
-        assert slot.chain is not None
-        sequences = min(info.sequences for info in slot.chain.stages)
-        self._slots = [slot, *(Slot(number=n) for n in range(1, sequences))]
-        self._announce_model(slot.chain.stages)
+        chain = await self._open_chain(slot)
+        sequences = min(info.sequences for info in chain.stages)
+        self._slots = [slot, *(Slot(number=number) for number in range(1, sequences))]
+        self._announce_model(model, chain.stages)
         self._set_state("ready")
 
     async def close(self) -> None:
@@ -102,145 +77,74 @@ class Engine:
         for slot in self._slots:
             if slot.chain is not None:
                 await slot.chain.close()
-        await asyncio.gather(*(stage.stop() for stage in self._local))
-        if self._worker is not None:
-            await asyncio.to_thread(self._worker.close)
+        if self._stages is not None:
+            await self._stages.close()
         if self._prompts is not None:
             self._prompts.close()
         self._set_state("stopped")
 
-    async def _lay_out(self, model: ModelFile) -> Layout:
-        plan = self.plan
-        if plan.topology.remote:
-            first = plan.topology.remote[0]
-            return remote_layout(plan, model, await probe(Hop(first.url, first.token)))
-        count = stage_count(plan, model)
-        if plan.topology.split:
-            check_split(plan.topology.split, model.n_layers)
-            balanced: tuple[int, ...] = ()
-        else:
-            threads = threads_per_stage(plan, count)
-            balanced = await asyncio.to_thread(balanced_split, model, count, threads)
-        return local_layout(plan, model, balanced)
+    def fail(self, error: SkippyError) -> None:
+        """Starting failed; front ends are told why."""
+        self._set_state("failed", str(error))
+        self.emit(Notice(level="error", code=error.code, message=error.message, hint=error.hint))
 
-    async def _start_stages(self, layout: Layout, progress: Callable[[int, int], None]) -> None:
-        """Load stage 0 here and the other local stages in their processes, all at the same time."""
-        compute = self.plan.compute
-        model = self._model
-        assert model is not None
-        shared = StageSettings(
-            model=str(model.path),
-            first=0,
-            end=-1,
-            threads=layout.threads,
-            exact=compute.exact,
-            gpu_layers=compute.gpu_layers,
-            context=self._context(model),
-            sequences=compute.sequences,
-            batch_rows=max(compute.prefill_rows, self._window_rows()),
-        )
-        first_process = 0 if layout.own is None else 1
-        self._local = [
-            LocalStage(index, replace(shared, first=first, end=end), log_dir())
-            for index, (first, end) in enumerate(layout.local, start=first_process)
-        ]
-        loading: list[asyncio.Task[Any]] = [asyncio.create_task(self._start_local(stage)) for stage in self._local]
-        if layout.own is not None:
-            own = replace(shared, first=layout.own[0], end=layout.own[1])
-            self._stage_changed(0, "starting", layout.own, "this engine")
-            loading.append(asyncio.create_task(asyncio.to_thread(load_worker, own, progress)))
-        try:
-            results = await asyncio.gather(*loading)
-        except BaseException:
-            await asyncio.gather(*loading, return_exceptions=True)
-            await asyncio.gather(*(stage.stop() for stage in self._local))
-            raise
-        if layout.own is not None:
-            self._worker = results[-1]
-            self._stage_changed(0, "ready", layout.own, "this engine")
+    def _progress(self, detail: str) -> Callable[[int, int], None]:
+        """A progress callback for other threads."""
+        loop = asyncio.get_running_loop()
 
-    async def _start_local(self, stage: LocalStage) -> None:
-        span = (stage.settings.first, stage.settings.end)
-        restarting = stage.restarts >= 0
-        self._stage_changed(stage.index, "restarting" if restarting else "starting", span, "this machine")
-        await stage.start()
+        def report(done: int, total: int) -> None:
+            fraction = done / total if total else -1.0
+            loop.call_soon_threadsafe(self._set_state, "loading", detail, fraction)
 
-    def _context(self, model: ModelFile) -> int:
-        trained = model.context_length
-        return min(self.plan.compute.context, trained) if trained else self.plan.compute.context
-
-    def _window_rows(self) -> int:
-        return self.plan.speculation.window_max + 1
+        return report
 
     # -- chains ------------------------------------------------------------------------------------
 
-    async def _open_chain(self, slot: Slot) -> None:
-        layout, model = self._layout, self._model
-        assert layout is not None and model is not None
-        hops = layout.remote or tuple(stage.hop for stage in self._local)
-        chain = Chain(
-            self._worker,
-            on_message=lambda message, route: self._reply(slot, message, route),
-            on_lost=lambda error: self._chain_lost(slot, error),
-            on_warning=lambda code, text: self.emit(Notice(level="warning", code=code, message=text)),
-        )
-        identity = Hello(
-            role=Role.LANE,
-            chain="",
-            fingerprint=model.fingerprint,
-            architecture=model.architecture,
-            n_embd=model.n_embd,
-            n_layers=model.n_layers,
-        )
-        topology, compute = self.plan.topology, self.plan.compute
-        await chain.open(
-            ChainSettings(
-                hops=hops,
-                wire=topology.wire,
-                emulation=topology.emulation,
-                window_rows=self._window_rows(),
-                prefill_rows=compute.prefill_rows,
-                context=self._context(model) if self._local else 0,
-                sequences=1,
-            ),
-            identity,
+    async def _open_chain(self, slot: Slot) -> Chain:
+        assert self._stages is not None
+        chain = await self._stages.open(
+            lambda worker: Chain(
+                worker,
+                on_message=lambda message, route: self._reply(slot, message, route),
+                on_lost=lambda error: self._chain_lost(slot, error),
+                on_warning=lambda code, text: self.emit(Notice(level="warning", code=code, message=text)),
+            )
         )
         slot.chain, slot.cached, slot.chat = chain, [], ""
-        for index, info in enumerate(chain.stages):
-            self._stage_changed(
-                index, "ready", (info.first_layer, info.end_layer), info.where or "this engine", pid=info.pid
-            )
-
-    def _reply(self, slot: Slot, message: Message, route: str) -> None:
-        for generation in self._running.values():
-            if generation.slot is slot:
-                generation.on_message(message, route)
-                return
-        log.debug("%s after the end of its answer", type(message).__name__)
-
-    def _chain_lost(self, slot: Slot, error: StageLost) -> None:
-        for index, state in self.stage_states.items():
-            if index > 0 or self._worker is None:
-                self._stage_changed(index, "unreachable", state.layers, state.where, reason=str(error))
-        self.emit(Notice(level="warning", code=error.code, message=error.message))
-        for generation in list(self._running.values()):
-            if generation.slot is slot:
-                generation.on_lost(error)
+        return chain
 
     async def _ensure_chain(self, slot: Slot) -> Chain:
-        """The slot's chain, rebuilt if it broke: dead local stages are started again first."""
+        """The slot's chain, rebuilt if it broke: lost local stages are started again first."""
         if slot.chain is not None and slot.chain.lost is None:
             return slot.chain
+        assert self._stages is not None
         async with self._repairing:
             if slot.chain is not None:
+                self._set_state("recovering", "starting lost stages again")
                 await slot.chain.close()
                 slot.chain = None
-                self._set_state("recovering", "starting lost stages again")
-            await asyncio.gather(*(self._start_local(stage) for stage in self._local if not stage.running))
-            await self._open_chain(slot)
+            await self._stages.restart_lost()
+            chain = await self._open_chain(slot)
             self._set_state("ready")
-        assert slot.chain is not None
-        return slot.chain
+        return chain
+
+    def _reply(self, slot: Slot, message: Message, route: str) -> None:
+        generation = self._generation_of(slot)
+        if generation is None:
+            log.debug("%s after the end of its answer", type(message).__name__)
+        else:
+            generation.on_message(message, route)
+
+    def _chain_lost(self, slot: Slot, error: StageLost) -> None:
+        assert self._stages is not None
+        self._stages.lost(str(error))
+        self.emit(Notice(level="warning", code=error.code, message=error.message))
+        generation = self._generation_of(slot)
+        if generation is not None:
+            generation.on_lost(error)
+
+    def _generation_of(self, slot: Slot) -> Generation | None:
+        return next((item for item in self._running.values() if item.slot is slot), None)
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -249,40 +153,32 @@ class Engine:
         try:
             finished = await self._answer(request)
         except SkippyError as error:
-            self.emit(Notice(level="error", code=error.code, message=error.message, hint=error.hint))
-            finished = RequestFinished(
-                request=request.request,
-                finish_reason="error",
-                result={"error": {"code": error.code, "message": error.message, "hint": error.hint}},
+            finished = self._refusal(request, error)
+        except Exception as error:
+            log.exception("request %s failed", request.request)
+            finished = self._refusal(
+                request, SkippyError(f"{type(error).__name__}: {error}", code="internal")
             )
         self.emit(finished)
         return finished
 
+    def _refusal(self, request: GenerateRequest, error: SkippyError) -> RequestFinished:
+        self.emit(Notice(level="error", code=error.code, message=error.message, hint=error.hint))
+        return RequestFinished(
+            at=time.monotonic(),
+            request=request.request,
+            finish_reason="error",
+            result={"error": {"code": error.code, "message": error.message, "hint": error.hint}},
+        )
+
     async def _answer(self, request: GenerateRequest) -> RequestFinished:
-        if self._prompts is None:
-            raise SkippyError("the engine is not ready", hint="wait for it to load", code="not-ready")
+        if self._prompts is None or self.state.state in ("starting", "loading", "failed"):
+            raise SkippyError("the engine is not ready", hint="wait until it has loaded", code="not-ready")
         prompt = self._prompts.tokens(request)
         slot = await self._checkout(request.session)
-        generation: Generation | None = None
         try:
             chain = await self._ensure_chain(slot)
-            generation = Generation(
-                GenerationSetting(
-                    request=request,
-                    prompt=prompt,
-                    slot=slot,
-                    chain=chain,
-                    prompts=self._prompts,
-                    speculation=replace(self.plan.speculation, strategy=request.strategy or self.plan.speculation.strategy),
-                    context=min(info.context for info in chain.stages),
-                    window_rows=min(info.window_rows for info in chain.stages),
-                    prefill_rows=min(self.plan.compute.prefill_rows, *(info.prefill_rows for info in chain.stages)),
-                    model=self.model_json(),
-                    exact=self.exact(chain.stages),
-                    restarts={stage.index: stage.restarts for stage in self._local},
-                ),
-                self.emit,
-            )
+            generation = Generation(self._setting(request, prompt, slot, chain), self.emit)
             self._running[request.request] = generation
             return await generation.run()
         finally:
@@ -290,17 +186,44 @@ class Engine:
             slot.busy = False
             slot.last_used = time.monotonic()
 
+    def _setting(
+        self, request: GenerateRequest, prompt: list[int], slot: Slot, chain: Chain
+    ) -> GenerationSetting:
+        assert self._prompts is not None
+        assert self._stages is not None
+        speculation = self.plan.speculation
+        if request.strategy:
+            speculation = replace(speculation, strategy=request.strategy)
+        rows = (info.prefill_rows for info in chain.stages)
+        return GenerationSetting(
+            request=request,
+            prompt=prompt,
+            slot=slot,
+            chain=chain,
+            prompts=self._prompts,
+            speculation=speculation,
+            context=min(info.context for info in chain.stages),
+            window_rows=min(info.window_rows for info in chain.stages),
+            prefill_rows=min(self.plan.compute.prefill_rows, *rows),
+            model=self.model_json(),
+            exact=self._exact(chain.stages),
+            restarts=self._stages.restarts,
+        )
+
     async def _checkout(self, chat: str) -> Slot:
         """A slot, waiting for one at most as long as admission allows. Raises Busy."""
         deadline = time.monotonic() + TIMEOUTS.admission
         while (slot := choose_slot(self._slots, chat)) is None:
-            if time.monotonic() > deadline:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 raise Busy(f"all {len(self._slots)} sequences are answering", hint="try again in a moment")
+            answering = [generation.finished for generation in self._running.values()]
             await asyncio.wait(
-                [generation.finished for generation in self._running.values()],
-                timeout=max(0.0, deadline - time.monotonic()),
+                answering or [asyncio.sleep(0.01)],
+                timeout=remaining,
                 return_when=asyncio.FIRST_COMPLETED,
             )
+            await asyncio.sleep(0)  # let the answer that ended give its slot back
         take(slot, chat)
         return slot
 
@@ -319,11 +242,17 @@ class Engine:
 
     # -- what front ends see -----------------------------------------------------------------------
 
-    def exact(self, stages: tuple[StageInfo, ...]) -> bool:
-        """Whether rows of a window equal single rows on every stage and the wire loses nothing."""
-        return self.plan.topology.wire is WireType.F32 and all(info.exact for info in stages)
+    def snapshot(self) -> list[Event]:
+        """The events that bring a new front end up to date."""
+        events: list[Event] = [self.state]
+        if self.model_ready is not None:
+            events.append(self.model_ready)
+        if self._stages is not None:
+            events.extend(self._stages.states.values())
+        return events
 
     def model_json(self) -> dict[str, Any]:
+        """The `model` object of the JSON result."""
         model = self._model
         assert model is not None
         return {
@@ -333,20 +262,11 @@ class Engine:
             "fingerprint": model.fingerprint,
         }
 
-    def snapshot(self) -> list[Event]:
-        """The events that bring a new front end up to date."""
-        events: list[Event] = [self.state]
-        if self.model_ready is not None:
-            events.append(self.model_ready)
-        return events + list(self.stage_states.values())
+    def _exact(self, stages: tuple[StageInfo, ...]) -> bool:
+        """Whether rows of a window equal single rows on every stage and the wire loses nothing."""
+        return self.plan.topology.wire is WireType.F32 and all(info.exact for info in stages)
 
-    def fail(self, error: SkippyError) -> None:
-        self._set_state("failed", str(error))
-
-    def _announce_model(self, stages: tuple[StageInfo, ...]) -> None:
-        model = self._model
-        assert model is not None
-        native_mtp = stages[-1].native_mtp
+    def _announce_model(self, model: ModelFile, stages: tuple[StageInfo, ...]) -> None:
         notes: list[str] = []
         if not all(info.can_rollback for info in stages):
             notes.append(f"speculation is off: the state of {model.architecture} cannot be rolled back")
@@ -357,9 +277,9 @@ class Engine:
             architecture=model.architecture,
             layers=model.n_layers,
             fingerprint=model.fingerprint,
-            native_mtp=native_mtp,
+            native_mtp=stages[-1].native_mtp,
             context=min(info.context for info in stages),
-            exact=self.exact(stages),
+            exact=self._exact(stages),
             wire=self.plan.topology.wire.value,
             strategy=self.plan.speculation.strategy,
             notes=tuple(notes),
@@ -369,20 +289,3 @@ class Engine:
     def _set_state(self, state: str, detail: str = "", fraction: float = -1.0) -> None:
         self.state = EngineState(at=time.monotonic(), state=state, detail=detail, fraction=fraction)
         self.emit(self.state)
-
-    def _stage_changed(
-        self, index: int, state: str, layers: tuple[int, int], where: str, *, reason: str = "", pid: int = 0
-    ) -> None:
-        restarts = next((stage.restarts for stage in self._local if stage.index == index), 0)
-        event = StageState(
-            at=time.monotonic(),
-            index=index,
-            state=state,
-            layers=layers,
-            where=where,
-            reason=reason,
-            pid=pid,
-            restarts=max(0, restarts),
-        )
-        self.stage_states[index] = event
-        self.emit(event)

@@ -329,6 +329,7 @@ class Generation:
     def _emit_done(self, done: WindowOutcome, reply: PredictedTokens, route: str) -> None:
         show = self._set.prompts.show
         rejected = done.rejected
+        reject = (rejected.position, show(rejected.drafted), show(rejected.actual)) if rejected else ()
         self._emit(
             WindowDone(
                 at=time.monotonic(),
@@ -341,7 +342,9 @@ class Generation:
                 elapsed_ms=done.elapsed_ms,
                 stages=tuple((t.stage, t.queue_us, t.compute_us, t.kv_tokens) for t in reply.times),
                 route=route,
-                rejected=(rejected.position, show(rejected.drafted), show(rejected.actual)) if rejected else (),
+                rejected=(rejected.position, show(rejected.drafted), show(rejected.actual))
+                if rejected
+                else (),
             )
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass
 
@@ -15,18 +16,14 @@ from engine.protocol.messages import Hop, StageInfo
 class Layout:
     """Layer spans in order. `own` is computed in the engine, `local` in processes it starts.
 
-    `remote` are the hops of stages that run already.
+    `remote` are the hops of stages that run already, and `context` the tokens per sequence that they allow.
     """
 
     own: tuple[int, int] | None
     local: tuple[tuple[int, int], ...] = ()
     remote: tuple[Hop, ...] = ()
     threads: int = 1
-
-    @property
-    def spans(self) -> tuple[tuple[int, int], ...]:
-        own = () if self.own is None else (self.own,)
-        return own + self.local
+    context: int = 0
 
 
 def threads_per_stage(plan: RunPlan, stages: int) -> int:
@@ -37,7 +34,7 @@ def threads_per_stage(plan: RunPlan, stages: int) -> int:
 def check_split(split: tuple[int, ...], n_layers: int) -> None:
     """Raise UsageError unless `split` is a rising list of layers inside the model."""
     edges = (0, *split, n_layers)
-    if any(a >= b for a, b in zip(edges, edges[1:], strict=False)):
+    if any(a >= b for a, b in itertools.pairwise(edges)):
         shown = ",".join(map(str, split))
         raise UsageError(
             f"--split {shown} does not cut {n_layers} layers into stages",
@@ -50,7 +47,7 @@ def local_layout(plan: RunPlan, model: ModelFile, balanced: tuple[int, ...]) -> 
     split = plan.topology.split or balanced
     check_split(split, model.n_layers)
     edges = (0, *split, model.n_layers)
-    spans = tuple(zip(edges, edges[1:], strict=False))
+    spans = tuple(itertools.pairwise(edges))
     return Layout(own=spans[0], local=spans[1:], threads=threads_per_stage(plan, len(spans)))
 
 
@@ -75,4 +72,9 @@ def remote_layout(plan: RunPlan, model: ModelFile, first: StageInfo) -> Layout:
         )
     own = (0, first.first_layer) if first.first_layer > 0 else None
     remote = tuple(Hop(stage.url, stage.token) for stage in plan.topology.remote)
-    return Layout(own=own, remote=remote, threads=threads_per_stage(plan, 1))
+    return Layout(
+        own=own,
+        remote=remote,
+        threads=threads_per_stage(plan, 1),
+        context=min(plan.compute.context, first.context),
+    )

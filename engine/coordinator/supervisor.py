@@ -98,7 +98,8 @@ class LocalStage:
             await process.wait()
 
     async def _next_answer(self) -> dict[str, Any]:
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process is not None
+        assert self._process.stdout is not None
         line = await self._process.stdout.readline()
         if not line:
             raise StageLost(

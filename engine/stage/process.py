@@ -1,8 +1,8 @@
 """The stage process: load one slice, listen, serve until told to stop.
 
-Started by hand (`skippy-engine stage`, `skippy-tui --engine-only`) it prints one line when it is ready. Started
-by an engine (`--spawned`) it reads its settings from one JSON line on standard input, answers with one JSON
-line, and ends when that pipe closes: so it never outlives its parent, not even after kill -9.
+Started by hand (`skippy-engine stage`, `skippy-tui --engine-only`) it prints one line when it is ready.
+Started by an engine it reads its settings from one JSON line on standard input, answers in JSON lines, and
+ends when that pipe closes: so it never outlives its parent, not even after kill -9.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def parse_listen(text: str) -> tuple[str, int]:
     """`HOST:PORT`, with the host in brackets if it is an IPv6 address."""
     host, separator, port = text.rpartition(":")
     if not separator or not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"--listen {text!r} is no address", hint="write HOST:PORT, for instance 127.0.0.1:9555")
+        raise UsageError(
+            f"--listen {text!r} is no address", hint="write HOST:PORT, for instance 127.0.0.1:9555"
+        )
     return host.strip("[]") or "127.0.0.1", int(port)
 
 

@@ -113,9 +113,7 @@ class StageService:
             stage_index=hello.stage_index + 1,
             route=tuple(rest),
         )
-        return await open_link(
-            following.url, onward, token=following.token, emulation=hello.emulation
-        )
+        return await open_link(following.url, onward, token=following.token)
 
     def _serve(self, link: Link) -> None:
         """A handshake is complete: give the link its role."""
@@ -153,9 +151,7 @@ class StageService:
             if downstream is not None:
                 downstream.post(message)
 
-        lane = Lane(
-            next(self._numbers), hello.stage_index, self._on_loop(forward), self._on_loop(reply)
-        )
+        lane = Lane(next(self._numbers), hello.stage_index, self._on_loop(forward), self._on_loop(reply))
 
         def receive(message: Message) -> None:
             self.worker.submit(lane, message)
@@ -182,9 +178,7 @@ class StageService:
                 return
             fault = f"lost stage {hello.stage_index + 1} at {downstream.address}: {downstream.reason}"
             link.post(
-                ErrorMessage(
-                    code="stage-lost", reason=fault, stage=hello.stage_index + 1, retryable=True
-                )
+                ErrorMessage(code="stage-lost", reason=fault, stage=hello.stage_index + 1, retryable=True)
             )
             self._loop.create_task(link.close(fault))
 

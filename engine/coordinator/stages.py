@@ -1,0 +1,179 @@
+"""The stages of a run: the one in this process, those in child processes, those that run elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from engine.config.plan import RunPlan
+from engine.coordinator.chain import Chain, ChainSettings, probe
+from engine.coordinator.layout import (
+    Layout,
+    check_split,
+    local_layout,
+    remote_layout,
+    stage_count,
+    threads_per_stage,
+)
+from engine.coordinator.supervisor import LocalStage
+from engine.events import Event, StageState
+from engine.model.file import ModelFile
+from engine.model.paths import log_dir
+from engine.planning.balance import balanced_split
+from engine.protocol.messages import Hello, Hop, Role
+from engine.stage.process import StageSettings, load_worker
+from engine.stage.worker import StageWorker
+
+Progress = Callable[[int, int], None]
+THIS_ENGINE = "this engine"
+
+
+class Stages:
+    """Starts what the plan asks for, starts lost processes again, and reports every change of state."""
+
+    def __init__(self, plan: RunPlan, model: ModelFile, emit: Callable[[Event], None]) -> None:
+        self.states: dict[int, StageState] = {}
+        self._plan = plan
+        self._model = model
+        self._emit = emit
+        self._layout: Layout | None = None
+        self._worker: StageWorker | None = None
+        self._local: list[LocalStage] = []
+
+    @property
+    def restarts(self) -> dict[int, int]:
+        """How often each local process had to be started again."""
+        return {stage.index: stage.restarts for stage in self._local}
+
+    @property
+    def context(self) -> int:
+        """Tokens per sequence: what was asked for, at most what the model was trained for."""
+        asked, trained = self._plan.compute.context, self._model.context_length
+        return min(asked, trained) if trained else asked
+
+    @property
+    def window_rows(self) -> int:
+        """Rows of the widest window: its drafts and the token before them."""
+        return self._plan.speculation.window_max + 1
+
+    async def start(self, progress: Progress) -> None:
+        """Load stage 0 here and the other local stages in their processes, all at the same time.
+
+        Raises SkippyError; nothing is left running then.
+        """
+        self._layout = layout = await self._lay_out()
+        compute = self._plan.compute
+        settings = StageSettings(
+            model=str(self._model.path),
+            first=0,
+            end=-1,
+            threads=layout.threads,
+            exact=compute.exact,
+            gpu_layers=compute.gpu_layers,
+            context=self.context,
+            sequences=compute.sequences,
+            batch_rows=max(compute.prefill_rows, self.window_rows),
+        )
+        first_process = 0 if layout.own is None else 1
+        self._local = [
+            LocalStage(index, replace(settings, first=first, end=end), log_dir())
+            for index, (first, end) in enumerate(layout.local, start=first_process)
+        ]
+        loading = [asyncio.create_task(self._start_process(stage)) for stage in self._local]
+        if layout.own is not None:
+            own = replace(settings, first=layout.own[0], end=layout.own[1])
+            loading.append(asyncio.create_task(self._load_own(own, progress)))
+        try:
+            await asyncio.gather(*loading)
+        except BaseException:
+            await asyncio.gather(*loading, return_exceptions=True)
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """End the processes and the compute thread."""
+        await asyncio.gather(*(stage.stop() for stage in self._local))
+        if self._worker is not None:
+            await asyncio.to_thread(self._worker.close)
+
+    async def restart_lost(self) -> None:
+        """Start the local processes that ended again."""
+        await asyncio.gather(*(self._start_process(stage) for stage in self._local if not stage.running))
+
+    async def open(self, chain: Callable[[StageWorker | None], Chain]) -> Chain:
+        """A lane through all stages. Raises LinkError, HandshakeRefused."""
+        assert self._layout is not None
+        opened = chain(self._worker)
+        topology, model = self._plan.topology, self._model
+        await opened.open(
+            ChainSettings(
+                hops=self._layout.remote or tuple(stage.hop for stage in self._local),
+                wire=topology.wire,
+                emulation=topology.emulation,
+                window_rows=self.window_rows,
+                prefill_rows=self._plan.compute.prefill_rows,
+                context=self._layout.context or self.context,
+                sequences=1,
+            ),
+            Hello(
+                role=Role.LANE,
+                chain="",
+                fingerprint=model.fingerprint,
+                architecture=model.architecture,
+                n_embd=model.n_embd,
+                n_layers=model.n_layers,
+            ),
+        )
+        for index, info in enumerate(opened.stages):
+            layers = (info.first_layer, info.end_layer)
+            self._changed(index, "ready", layers, info.where or THIS_ENGINE, pid=info.pid)
+        return opened
+
+    def lost(self, reason: str) -> None:
+        """A chain broke: whatever is not in this process may be gone."""
+        for index, state in self.states.items():
+            if state.where != THIS_ENGINE:
+                self._changed(index, "unreachable", state.layers, state.where, reason=reason)
+
+    async def _lay_out(self) -> Layout:
+        plan, model = self._plan, self._model
+        if plan.topology.remote:
+            first = plan.topology.remote[0]
+            return remote_layout(plan, model, await probe(Hop(first.url, first.token)))
+        count = stage_count(plan, model)
+        balanced: tuple[int, ...] = ()
+        if plan.topology.split:
+            check_split(plan.topology.split, model.n_layers)
+        else:
+            threads = threads_per_stage(plan, count)
+            balanced = await asyncio.to_thread(balanced_split, model, count, threads)
+        return local_layout(plan, model, balanced)
+
+    async def _load_own(self, settings: StageSettings, progress: Progress) -> None:
+        layers = (settings.first, settings.end)
+        self._changed(0, "starting", layers, THIS_ENGINE)
+        self._worker = await asyncio.to_thread(load_worker, settings, progress)
+        self._changed(0, "ready", layers, THIS_ENGINE)
+
+    async def _start_process(self, stage: LocalStage) -> None:
+        state = "restarting" if stage.restarts >= 0 else "starting"
+        self._changed(stage.index, state, (stage.settings.first, stage.settings.end), "this machine")
+        await stage.start()
+
+    def _changed(
+        self, index: int, state: str, layers: tuple[int, int], where: str, *, reason: str = "", pid: int = 0
+    ) -> None:
+        event = StageState(
+            at=time.monotonic(),
+            index=index,
+            state=state,
+            layers=layers,
+            where=where,
+            reason=reason,
+            pid=pid,
+            restarts=max(0, self.restarts.get(index, 0)),
+        )
+        self.states[index] = event
+        self._emit(event)
