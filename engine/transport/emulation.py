@@ -20,6 +20,9 @@ from collections.abc import Callable
 
 from engine.protocol.messages import LinkEmulation
 
+LEAD_STEP = 20e-6  # seconds by which the lead of a line follows each late or early arrival
+LEAD_MAX = 1e-3
+
 
 class Schedule:
     """When each frame of one direction arrives. Pure: the caller gives the time (seconds)."""
@@ -90,13 +93,18 @@ _TIMER = PreciseTimer()
 
 
 class DelayLine:
-    """One direction of an emulated link: frames go in, and come out later through `deliver` on the loop."""
+    """One direction of an emulated link: frames go in, and come out later through `deliver` on the loop.
+
+    Waking a thread and then the loop takes a few tenths of a millisecond. The line learns how much and asks
+    to be woken that much earlier, so that the delay is right on average.
+    """
 
     def __init__(self, emulation: LinkEmulation, salt: str, deliver: Callable[[bytes], None]) -> None:
         self._schedule = Schedule(emulation, salt)
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
-        self._in_flight: deque[bytes] = deque()
+        self._in_flight: deque[tuple[float, bytes]] = deque()
+        self._lead = 0.0
         self._closed = False
 
     @property
@@ -112,25 +120,34 @@ class DelayLine:
         """Send a frame on its way."""
         now = time.monotonic()
         if heartbeat:
-            when = self._schedule.heartbeat_arrival(now)
-            _TIMER.call_at(when, lambda: self._on_loop(lambda: self._heartbeat_arrived(frame)))
+            self._at(self._schedule.heartbeat_arrival(now), lambda: self._heartbeat_arrived(frame))
             return
-        self._in_flight.append(frame)
-        _TIMER.call_at(self._schedule.arrival(now, len(frame)), lambda: self._on_loop(self._arrived))
+        due = self._schedule.arrival(now, len(frame))
+        self._in_flight.append((due, frame))
+        self._at(due, self._arrived)
 
     def flush(self) -> None:
         """The link ends: deliver at once what is still in flight, in order."""
         while self._in_flight:
-            self._arrived()
+            self._deliver(self._in_flight.popleft()[1])
         self._closed = True
 
-    def _on_loop(self, callback: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
-            self._loop.call_soon_threadsafe(callback)
+    def _at(self, due: float, callback: Callable[[], None]) -> None:
+        """Run `callback` on the loop when `due`."""
+
+        def hand_over() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+                self._loop.call_soon_threadsafe(callback)
+
+        _TIMER.call_at(due - self._lead, hand_over)
 
     def _arrived(self) -> None:
-        if self._in_flight:
-            self._deliver(self._in_flight.popleft())
+        if not self._in_flight:
+            return  # delivered by `flush`
+        due, frame = self._in_flight.popleft()
+        late = time.monotonic() > due
+        self._lead = min(max(self._lead + (LEAD_STEP if late else -LEAD_STEP), 0.0), LEAD_MAX)
+        self._deliver(frame)
 
     def _heartbeat_arrived(self, frame: bytes) -> None:
         if not self._closed:

@@ -36,7 +36,7 @@ class Timeouts:
     """For the closing handshake, after which the socket is cut."""
 
     load: float = 3600.0
-    """Engine: from starting a local stage to its `ready`: slicing and loading tens of gigabytes take a while."""
+    """Engine: from starting a local stage to its `ready`: slicing and loading many gigabytes take a while."""
 
     stop_process: float = 3.0
     """Engine: for a stage process to end by itself after its standard input closed."""
