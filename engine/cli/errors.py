@@ -1,4 +1,4 @@
-"""The one place that owns the exit code of a command and its last line on standard error: never a traceback."""
+"""The one place that owns a command's exit code and its last line on standard error. Never a traceback."""
 
 from __future__ import annotations
 

@@ -1,32 +1,24 @@
 """What front ends use: start an engine or attach to one, send requests, read events.
 
-There is one stream of events and one reader of it. The connection is read only as fast as the front end
-reads: the engine drops what does not fit in its queue, and says how much it dropped.
+There is one stream of events, and one reader of it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import orjson
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
-
+from engine.client.link import EngineLink, LinkClosed
 from engine.client.process import ENGINE_COMMAND, EngineProcess
 from engine.client.requests import GenerateRequest, cancel_request, set_request, status_request
 from engine.client.timeouts import TIMEOUTS, ClientTimeouts
 from engine.config.plan import RunPlan
-from engine.errors import EngineLost, LinkError, ProtocolError, Unauthorized
-from engine.events import Event, RequestFinished, from_dict
-
-MAX_FRAME = 64 << 20  # bytes of one batch of events
-UNANSWERED_PING = 1011  # close code that websockets uses when a ping stays unanswered
+from engine.errors import EngineLost
+from engine.events import Event, RequestFinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +48,7 @@ class EngineClient:
         self._target = target
         self._timeouts = timeouts
         self._process: EngineProcess | None = None
-        self._connection: ClientConnection | None = None
-        self._received: deque[Event] = deque()
+        self._link: EngineLink | None = None
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -82,7 +73,7 @@ class EngineClient:
             )
             target = RunningEngine(self._process.url, self._process.token)
         try:
-            self._connection = await _attach(target, timeouts)
+            self._link = await EngineLink.open(target.url, target.token, timeouts)
         except BaseException:
             await self.close()
             raise
@@ -90,12 +81,13 @@ class EngineClient:
     async def close(self) -> None:
         """Leave. An engine that we started ends, by force if it does not in time."""
         process, self._process = self._process, None
-        connection, self._connection = self._connection, None
-        self._received.clear()
-        if process is not None:
+        link, self._link = self._link, None
+        if process is not None and link is not None and link.silent:
+            await process.kill()  # it would not see that its standard input closes
+        elif process is not None:
             await process.stop()
-        if connection is not None:
-            await connection.close()
+        if link is not None:
+            await link.close()
 
     async def restart(self) -> None:
         """Start a fresh engine in place of a lost one, or attach again."""
@@ -104,13 +96,10 @@ class EngineClient:
 
     async def next_event(self) -> Event:
         """The next event of the engine. Cancelling this loses no event."""
-        while not self._received:
-            try:
-                frame = await self._open_connection().recv()
-            except ConnectionClosed as error:
-                raise await self._lost(error) from None
-            self._received.extend(_events_of(frame))
-        return self._received.popleft()
+        try:
+            return await self._open_link().next_event()
+        except LinkClosed as closed:
+            raise await self._lost(closed) from None
 
     async def events(self) -> AsyncIterator[Event]:
         """Every event, until the engine is gone."""
@@ -140,24 +129,20 @@ class EngineClient:
     async def send(self, message: Mapping[str, Any]) -> None:
         """Send one request."""
         try:
-            async with asyncio.timeout(self._timeouts.send):
-                await self._open_connection().send(orjson.dumps(message).decode())
-        except ConnectionClosed as error:
-            raise await self._lost(error) from None
-        except TimeoutError:
-            raise EngineLost(f"the engine took no request for {self._timeouts.send:g} s") from None
+            await self._open_link().send(message)
+        except LinkClosed as closed:
+            raise await self._lost(closed) from None
 
-    def _open_connection(self) -> ClientConnection:
-        if self._connection is None:
+    def _open_link(self) -> EngineLink:
+        if self._link is None:
             raise EngineLost("there is no engine", hint="start it again")
-        return self._connection
+        return self._link
 
-    async def _lost(self, error: ConnectionClosed) -> EngineLost:
+    async def _lost(self, closed: LinkClosed) -> EngineLost:
         """What became of the engine, now that its link is closed."""
-        if error.sent is not None and error.sent.code == UNANSWERED_PING and error.rcvd is None:
-            silent = EngineLost(f"the engine has not answered for {self._timeouts.silence:g} s")
-            silent.hint = self._process.hint if self._process is not None else ""
-            return silent
+        hint = self._process.hint if self._process is not None else ""
+        if closed.silent:
+            return EngineLost(f"the engine has not answered for {self._timeouts.silence:g} s", hint=hint)
         if self._process is None:
             return EngineLost("the engine closed the link")
         try:
@@ -165,36 +150,4 @@ class EngineClient:
                 ending = await self._process.wait()
         except TimeoutError:
             ending = "closed the link"
-        return EngineLost(f"the engine {ending}", hint=self._process.hint)
-
-
-async def _attach(target: RunningEngine, timeouts: ClientTimeouts) -> ClientConnection:
-    try:
-        return await connect(
-            target.url,
-            additional_headers={"Authorization": f"Bearer {target.token}"},
-            compression=None,
-            proxy=None,
-            max_size=MAX_FRAME,
-            open_timeout=timeouts.connect,
-            ping_interval=timeouts.ping_interval,
-            ping_timeout=timeouts.silence,
-            close_timeout=timeouts.ending,
-        )
-    except InvalidStatus as error:
-        if error.response.status_code == 401:
-            raise Unauthorized(
-                f"the engine at {target.url} refused our token", hint="give the right --token-file"
-            ) from None
-        raise LinkError(f"{target.url} answered with HTTP {error.response.status_code}") from None
-    except TimeoutError:
-        raise LinkError(f"no answer from {target.url} within {timeouts.connect:g} s") from None
-    except (OSError, InvalidURI, InvalidHandshake) as error:
-        raise LinkError(f"cannot reach the engine at {target.url}: {error}") from None
-
-
-def _events_of(frame: str | bytes) -> list[Event]:
-    try:
-        return [from_dict(data) for data in orjson.loads(frame)["events"]]
-    except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError) as error:
-        raise ProtocolError(f"the engine sent no events: {type(error).__name__} {error}") from error
+        return EngineLost(f"the engine {ending}", hint=hint)

@@ -88,7 +88,11 @@ class EngineProcess:
             async with asyncio.timeout(self._timeouts.shutdown):
                 await self._process.wait()
         except TimeoutError:
-            await _kill(self._process)
+            await self.kill()
+
+    async def kill(self) -> None:
+        """End the process by force."""
+        await _kill(self._process)
 
 
 class Log:

@@ -1,0 +1,62 @@
+"""One prompt, one answer, as text or as JSON."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import orjson
+
+from engine.cli.errors import print_error
+from engine.cli.interrupts import Interrupts
+from engine.cli.output import AnswerWriter
+from engine.cli.session import Session
+from engine.cli.setup import FrontEnd, request_of
+from engine.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, SkippyError
+from engine.view import Request
+
+
+async def run_one_shot(front_end: FrontEnd, prompt: str) -> int:
+    """Answer one prompt; returns the exit code. Raises SkippyError if the engine cannot be started."""
+    with Interrupts() as interrupts:
+        writer = [] if front_end.json else [AnswerWriter(sys.stdout)]
+        session = front_end.session(interrupts, *writer)
+        try:
+            await session.open()
+            return await _answer(front_end, session, prompt, interrupts)
+        finally:
+            await session.client.close()
+
+
+async def _answer(front_end: FrontEnd, session: Session, prompt: str, interrupts: Interrupts) -> int:
+    request = request_of(front_end.plan, [{"role": "user", "content": prompt}], session="one-shot")
+    failure: SkippyError | None = None
+    try:
+        await session.answer(request)
+    except SkippyError as error:
+        failure = error
+    answered = session.state.request
+    if front_end.json:
+        print(orjson.dumps(_json_result(answered, failure)).decode())
+    if interrupts.asked:
+        print_error(front_end.program, "interrupted")
+        return EXIT_INTERRUPTED
+    if failure is not None:
+        raise failure
+    finished = answered.finished if answered is not None else None
+    return EXIT_OK if finished is not None and finished.finish_reason != "error" else EXIT_FAILED
+
+
+def _json_result(request: Request | None, failure: SkippyError | None) -> dict[str, Any]:
+    """The engine's result; of an answer that was cut off, at least what was received."""
+    received: dict[str, Any] = {"text": "", "token_ids": [], "finish_reason": "error"}
+    if request is not None:
+        received = {
+            "text": request.text,
+            "token_ids": [token.id for token in request.tokens],
+            "finish_reason": request.finished.finish_reason if request.finished is not None else "error",
+        }
+    if failure is not None:
+        received["error"] = {"code": failure.code, "message": failure.message, "hint": failure.hint}
+    result = request.finished.result if request is not None and request.finished is not None else {}
+    return {**received, **result}

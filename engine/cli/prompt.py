@@ -1,0 +1,126 @@
+"""`skippy-prompt`: one answer for a prompt given as an argument or on standard input, otherwise a REPL."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import engine
+from engine.cli.errors import run_command
+from engine.cli.options import Parser, add_settings, config_file_of, flags_of
+from engine.config.layers import read_topology_file
+from engine.config.resolve import plan_to_toml, resolve_plan
+from engine.errors import UsageError
+
+PROGRAM = "skippy-prompt"
+
+
+def main(argv: Sequence[str] | None = None, engine_command: Sequence[str] | None = None) -> int:
+    """Entry point; `engine_command` starts another engine than ours."""
+    return run_command(PROGRAM, lambda: _run(argv, engine_command))
+
+
+def _run(argv: Sequence[str] | None, engine_command: Sequence[str] | None) -> int:
+    arguments = _parser().parse_args(argv)
+    plan = resolve_plan(_flags(arguments), config_file_of(arguments.config))
+    if arguments.print_config:
+        print(plan_to_toml(plan), end="")
+        return 0
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without UTF-8
+    prompt = _prompt_text(arguments.prompt, raw=plan.generation.raw)
+    # Only now: none of this is needed for --help, --print-config or a wrong call.
+    from engine.cli.setup import FrontEnd
+
+    front_end = FrontEnd(
+        program=PROGRAM,
+        plan=plan,
+        engine_command=engine_command,
+        log_format=arguments.log_format or ("pretty" if arguments.log_level else ""),
+        log_level=arguments.log_level,
+        json=arguments.json,
+    )
+    if prompt is None:
+        from engine.cli.repl import run_repl
+
+        return asyncio.run(run_repl(front_end))
+    from engine.cli.one_shot import run_one_shot
+
+    return asyncio.run(run_one_shot(front_end, prompt))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog=PROGRAM,
+        description="Answer a prompt with a model that is cut by layers into stages. Without PROMPT and with a "
+        "terminal as standard input: a REPL. Settings come from these flags, then from skippy.toml.",
+    )
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="the prompt; else standard input")
+    parser.add_argument("--version", action="version", version=f"skippy {engine.__version__}")
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--json", action="store_true", help="one JSON object on standard output, nothing else"
+    )
+    output.add_argument("--log-format", choices=("pretty", "json"), help="events as lines on standard error")
+    output.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        help="least level of these events (default: debug, all of them, for json; info for pretty)",
+    )
+    config = parser.add_argument_group("configuration")
+    config.add_argument("--config", metavar="FILE", help="another skippy.toml")
+    config.add_argument("--print-config", action="store_true", help="show the resolved plan as TOML and stop")
+    config.add_argument("--topology", metavar="FILE", help="TOML file with [[stages]], instead of --stage")
+    config.add_argument("--token-file", metavar="FILE", help="file with the token of the stages of --stage")
+    add_settings(parser)
+    return parser
+
+
+def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings of the call, the stages of `--topology` and their token included."""
+    flags = flags_of(arguments)
+    if arguments.topology is not None:
+        if flags["remote"] is not None:
+            raise UsageError(
+                "--stage and --topology exclude each other", hint="name all stages in one of them"
+            )
+        flags["remote"] = read_topology_file(Path(arguments.topology).expanduser())
+    if arguments.token_file is not None:
+        if not flags["remote"]:
+            raise UsageError("--token-file needs --stage or --topology", hint="local stages need no token")
+        flags["remote"] = tuple(_with_token_file(item, arguments.token_file) for item in flags["remote"])
+    return flags
+
+
+def _with_token_file(stage: str | dict[str, str], token_file: str) -> dict[str, str]:
+    table = {"url": stage} if isinstance(stage, str) else stage
+    return {"token_file": token_file, **table}
+
+
+def _prompt_text(argument: str | None, *, raw: bool) -> str | None:
+    """The prompt of a one-shot call; None asks for a REPL. Raises UsageError when it is empty or no text."""
+    if argument is None:
+        if sys.stdin.isatty():
+            return None
+        data = sys.stdin.buffer.read()
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UsageError(f"standard input is not UTF-8: byte {error.start} cannot be read") from error
+        text = text if raw else text.strip()
+    else:
+        text = argument
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UsageError("the prompt is not valid UTF-8") from error
+    if not text.strip():
+        raise UsageError("the prompt is empty", hint="give it as an argument or on standard input")
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""The block of figures after an answer, from the JSON result of docs/interfaces.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def stats_lines(result: Mapping[str, Any]) -> list[str]:
+    """A few aligned lines; what the result does not hold is left out."""
+    timings = result.get("timings", {})
+    rows = [
+        ("tokens", _tokens(timings, result.get("finish_reason", ""))),
+        ("time", _time(timings)),
+        ("speed", _speed(timings)),
+        ("reuse", _reuse(timings)),
+        ("spec", _speculation(result.get("strategy", ""), result.get("speculative", {}))),
+        *(("stage", _stage(stage)) for stage in result.get("stages", [])),
+        *(("note", str(event)) for event in result.get("events", [])),
+    ]
+    return [f"{name:<7} {text}" for name, text in rows if text]
+
+
+def _tokens(timings: Mapping[str, Any], finish_reason: str) -> str:
+    if not timings:
+        return ""
+    return f"{timings['prompt_n']} prompt, {timings['predicted_n']} answer ({finish_reason})"
+
+
+def _time(timings: Mapping[str, Any]) -> str:
+    if not timings:
+        return ""
+    first, decode = timings["ttft_ms"], timings["predicted_ms"]
+    shown_first = "" if first is None else f", first token after {_seconds(first)}"
+    return f"prefill {_seconds(timings['prompt_ms'])}, decode {_seconds(decode)}{shown_first}"
+
+
+def _speed(timings: Mapping[str, Any]) -> str:
+    rate = timings.get("predicted_per_second")
+    if not rate:
+        return ""
+    middle, slow = timings.get("tpot_ms_p50"), timings.get("tpot_ms_p95")
+    per_token = f", a token in {middle:.1f} ms (p95 {slow:.1f})" if middle and slow else ""
+    return f"{rate:.1f} tok/s{per_token}"
+
+
+def _reuse(timings: Mapping[str, Any]) -> str:
+    reused = timings.get("prompt_reused_n")
+    return f"{reused} of {timings['prompt_n']} prompt tokens were in the caches" if reused else ""
+
+
+def _speculation(strategy: str, counts: Mapping[str, Any]) -> str:
+    if not counts or not counts.get("proposed"):
+        return strategy
+    sources = ", ".join(
+        f"{source} {count['accepted']}/{count['proposed']}"
+        for source, count in counts.get("by_source", {}).items()
+        if count["proposed"]
+    )
+    width = counts.get("width", {})
+    return (
+        f"{strategy}: {counts['accepted']} of {counts['proposed']} drafts right "
+        f"({counts['acceptance_rate']:.0%}; {sources}), {counts['windows']} windows of "
+        f"{width.get('min')}-{width.get('max')} drafts, {counts['mean_accepted_length']:.1f} right each"
+    )
+
+
+def _stage(stage: Mapping[str, Any]) -> str:
+    first, end = stage["layers"]
+    middle, hop = stage.get("compute_ms_p50"), stage.get("rtt_ms")
+    compute = f", {middle:.1f} ms a window" if middle else ""
+    link = f", round trip {hop:.1f} ms" if hop else ""
+    restarts = f", restarted {stage['restarts']}x" if stage.get("restarts") else ""
+    return f"{stage['index']} layers {first}-{end - 1} {stage['where']}{compute}{link}{restarts}"
+
+
+def _seconds(milliseconds: float) -> str:
+    return f"{milliseconds / 1000:.2f} s"
