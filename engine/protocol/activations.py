@@ -53,9 +53,7 @@ def pack(activations: Activations, wire: WireType) -> bytes | memoryview:
 def unpack(data: Buffer, offset: int, rows: int, n_embd: int, wire: WireType) -> Activations:
     """Float32 rows `(rows, n_embd)` from `offset` on: a read-only view of `data` if f32, else a new array."""
     if wire is WireType.F32:
-        flat = np.frombuffer(data, "<f4", rows * n_embd, offset)
-        view: Activations = flat.reshape(rows, n_embd).astype(np.float32, copy=False)
-        view.flags.writeable = False  # a bytearray would give a writable view of the transport's buffer
+        view: Activations = np.frombuffer(data, "<f4", rows * n_embd, offset).reshape(rows, n_embd)
         return view
     if wire is WireType.F16:
         return np.frombuffer(data, "<f2", rows * n_embd, offset).reshape(rows, n_embd).astype(np.float32)

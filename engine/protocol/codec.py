@@ -96,8 +96,9 @@ def encode(message: Message, wire: WireType = WireType.F32) -> bytes:
 
 
 def decode(data: Buffer, *, n_embd: int, limits: Limits) -> Message:
-    """The message of a frame; its activations are float32 `(rows, n_embd)`, read-only and C-contiguous (for
-    f32 a view of `data`). ProtocolError if it is not exactly one well-formed frame within `limits`.
+    """The message of a frame; its activations are float32 `(rows, n_embd)`, C-contiguous and not to be
+    written to (for f32 a view of `data`). ProtocolError if it is not exactly one well-formed frame within
+    `limits`.
     """
     if len(data) < _HEAD.size:
         raise ProtocolError(f"a frame of {len(data)} bytes has no head", code="frame-length")

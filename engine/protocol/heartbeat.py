@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
+
 from engine.protocol.messages import Ping, Pong
 
-_SMOOTHING = 0.25  # weight of a new round trip in the average
+_SAMPLES = 9  # round trips that the median is taken over: one slow answer does not show
 
 
 class Heartbeat:
@@ -16,11 +19,16 @@ class Heartbeat:
     def __init__(self, interval: float, silence: float, now: float) -> None:
         self.interval = interval
         self.silence = silence
-        self.rtt_ms: float | None = None
+        self._round_trips: deque[float] = deque(maxlen=_SAMPLES)
         self.peer_busy_ms = 0
         self.peer_queued = 0
         self._last_heard = now
         self._next_ping = now
+
+    @property
+    def rtt_ms(self) -> float | None:
+        """Median of the last round trips; None before the first."""
+        return statistics.median(self._round_trips) if self._round_trips else None
 
     def heard(self, now: float) -> None:
         """Bytes have arrived."""
@@ -35,8 +43,7 @@ class Heartbeat:
 
     def pong(self, pong: Pong, now: float) -> None:
         """An answer to one of our pings."""
-        sample = max(0.0, now * 1e3 - pong.sent_us / 1e3)
-        self.rtt_ms = sample if self.rtt_ms is None else self.rtt_ms + _SMOOTHING * (sample - self.rtt_ms)
+        self._round_trips.append(max(0.0, now * 1e3 - pong.sent_us / 1e3))
         self.peer_busy_ms = pong.busy_ms
         self.peer_queued = pong.queued
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 from engine.errors import ProtocolError
 from engine.protocol.limits import Limits
@@ -141,6 +142,21 @@ class LaneSessions:
             )
 
 
+class _Due(NamedTuple):
+    """What a reply has to fit; `window` is -1 for a chunk of the prompt."""
+
+    window: int
+    epoch: int
+    start: int
+    rows: int
+    draft_budget: int
+
+    def __str__(self) -> str:
+        if self.window < 0:
+            return f"prefill done up to {self.start + self.rows}"
+        return f"window {self.window} (epoch {self.epoch}, position {self.start})"
+
+
 class ReplyOrder:
     """The replies that are due, oldest first, per session.
 
@@ -150,20 +166,18 @@ class ReplyOrder:
     """
 
     def __init__(self) -> None:
-        self._due: dict[int, deque[Prefill | VerifyWindow]] = {}
+        self._due: dict[int, deque[_Due]] = {}
 
     def sent(self, message: Message) -> None:
-        """Remember a prefill chunk or a window; its activations are not kept."""
+        """Remember a prefill chunk or a window."""
         if isinstance(message, VerifyWindow):
-            asked: Prefill | VerifyWindow = VerifyWindow(
-                message.session, message.window, message.epoch, message.start, message.tokens,
-                message.draft_budget,
-            )  # fmt: skip
+            rows = len(message.tokens)
+            due = _Due(message.window, message.epoch, message.start, rows, message.draft_budget)
         elif isinstance(message, Prefill):
-            asked = Prefill(message.session, message.start, message.tokens, message.next_token)
+            due = _Due(-1, 0, message.start, len(message.tokens), 0)
         else:
             return
-        self._due.setdefault(message.session, deque()).append(asked)
+        self._due.setdefault(message.session, deque()).append(due)
 
     def due(self, session: int) -> int:
         """How many replies of a session are outstanding."""
@@ -176,9 +190,9 @@ class ReplyOrder:
             self._check_prediction(asked, message)
         elif isinstance(message, PrefillDone):
             asked = self._next(message.session, f"prefill done up to {message.end}")
-            if not isinstance(asked, Prefill) or asked.start + len(asked.tokens) != message.end:
+            if asked.window >= 0 or asked.start + asked.rows != message.end:
                 raise ProtocolError(
-                    f"prefill done up to {message.end}, expected {_describe(asked)}", code="window-order"
+                    f"prefill done up to {message.end}, expected {asked}", code="window-order"
                 )
         elif isinstance(message, ErrorMessage) and message.session >= 0:
             self._failed(message.session, message.window)
@@ -190,24 +204,20 @@ class ReplyOrder:
         if not due:
             del self._due[message.session]
 
-    def _next(self, session: int, what: str) -> Prefill | VerifyWindow:
+    def _next(self, session: int, what: str) -> _Due:
         due = self._due.get(session)
         if not due:
             raise ProtocolError(f"{what} in session {session}, but none is due", code="window-order")
         return due[0]
 
-    def _check_prediction(self, asked: Prefill | VerifyWindow, reply: PredictedTokens) -> None:
-        if not isinstance(asked, VerifyWindow) or (reply.window, reply.epoch, reply.start) != (
-            asked.window,
-            asked.epoch,
-            asked.start,
-        ):
+    def _check_prediction(self, asked: _Due, reply: PredictedTokens) -> None:
+        if (reply.window, reply.epoch, reply.start) != asked[:3]:
             raise ProtocolError(
                 f"a reply to window {reply.window} (epoch {reply.epoch}, position {reply.start}), "
-                f"expected {_describe(asked)}",
+                f"expected {asked}",
                 code="window-order",
             )
-        rows = 0 if reply.stale else len(asked.tokens)
+        rows = 0 if reply.stale else asked.rows
         if len(reply.predictions) != rows:
             raise ProtocolError(
                 f"{len(reply.predictions)} predictions for window {reply.window}, expected {rows}",
@@ -223,12 +233,6 @@ class ReplyOrder:
         due = self._due.pop(session, None)
         if due is None or window < 0:
             return
-        rest = deque(a for a in due if not isinstance(a, VerifyWindow) or a.window != window)
+        rest = deque(asked for asked in due if asked.window != window)
         if rest:
             self._due[session] = rest
-
-
-def _describe(asked: Prefill | VerifyWindow) -> str:
-    if isinstance(asked, VerifyWindow):
-        return f"window {asked.window} (epoch {asked.epoch}, position {asked.start})"
-    return f"prefill done up to {asked.start + len(asked.tokens)}"

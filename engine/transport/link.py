@@ -92,7 +92,7 @@ class Link:
 
     @property
     def rtt_ms(self) -> float | None:
-        """Smoothed round trip of the heartbeats, emulated delay included; None before the first answer."""
+        """Median round trip of the last heartbeats, emulated delay included; None before the first answer."""
         return self._heartbeat.rtt_ms
 
     @property
