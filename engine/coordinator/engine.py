@@ -47,6 +47,7 @@ class Engine:
         self._slots: list[Slot] = []
         self._running: dict[str, Generation] = {}
         self._repairing = asyncio.Lock()
+        self._slot_freed = asyncio.Condition()
 
     # -- starting and stopping ---------------------------------------------------------------------
 
@@ -183,8 +184,7 @@ class Engine:
             return await generation.run()
         finally:
             self._running.pop(request.request, None)
-            slot.busy = False
-            slot.last_used = time.monotonic()
+            await self._give_back(slot)
 
     def _setting(
         self, request: GenerateRequest, prompt: list[int], slot: Slot, chain: Chain
@@ -212,20 +212,22 @@ class Engine:
 
     async def _checkout(self, chat: str) -> Slot:
         """A slot, waiting for one at most as long as admission allows. Raises Busy."""
-        deadline = time.monotonic() + TIMEOUTS.admission
-        while (slot := choose_slot(self._slots, chat)) is None:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise Busy(f"all {len(self._slots)} sequences are answering", hint="try again in a moment")
-            answering = [generation.finished for generation in self._running.values()]
-            await asyncio.wait(
-                answering or [asyncio.sleep(0.01)],
-                timeout=remaining,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            await asyncio.sleep(0)  # let the answer that ended give its slot back
+        try:
+            async with asyncio.timeout(TIMEOUTS.admission), self._slot_freed:
+                while (slot := choose_slot(self._slots, chat)) is None:
+                    await self._slot_freed.wait()
+        except TimeoutError:
+            raise Busy(
+                f"all {len(self._slots)} sequences are answering", hint="try again in a moment"
+            ) from None
         take(slot, chat)
         return slot
+
+    async def _give_back(self, slot: Slot) -> None:
+        slot.busy = False
+        slot.last_used = time.monotonic()
+        async with self._slot_freed:
+            self._slot_freed.notify()
 
     def cancel(self, request: str) -> None:
         """Stop an answer; what it has so far is kept. Unknown ids are ignored: it may just have ended."""

@@ -342,9 +342,7 @@ class Generation:
                 elapsed_ms=done.elapsed_ms,
                 stages=tuple((t.stage, t.queue_us, t.compute_us, t.kv_tokens) for t in reply.times),
                 route=route,
-                rejected=(rejected.position, show(rejected.drafted), show(rejected.actual))
-                if rejected
-                else (),
+                rejected=reject,
             )
         )
 
