@@ -93,6 +93,8 @@ class _Sink:
         self.digest = hashlib.sha256()
 
     def write(self, data: bytes | memoryview) -> None:
+        if not data:
+            return
         self.file.write(data)
         self.digest.update(data)
         self.done += len(data)
