@@ -29,8 +29,10 @@ CONTEXT_TYPE_MTP = 1
 
 _LLAMA = (
     "llama_backend_init",
+    "llama_batch_get_one",
     "llama_context_default_params",
     "llama_free",
+    "llama_get_logits_ith",
     "llama_get_memory",
     "llama_init_from_model",
     "llama_memory_seq_rm",
@@ -45,6 +47,7 @@ _LLAMA = (
     "llama_sampler_clone",
     "llama_sampler_free",
     "llama_sampler_init_grammar",
+    "llama_token",
     "llama_token_data_array",
     "llama_vocab_n_tokens",
     "ggml_backend_sched_eval_callback",
@@ -91,7 +94,7 @@ def bindings() -> Any:
     """The namespace of llama.cpp's functions, by their own names. Initialises llama.cpp and takes its log.
 
     `llama_decode`, `llama_get_logits` and `llama_get_embeddings_nextn` differ from llama-cpp-python's: they
-    take a `Batch` and return plain addresses.
+    take a `Batch` and return plain addresses. `llama_decode_public` is llama-cpp-python's own.
     """
     llama, staging = _import_llama_cpp()
     found = SimpleNamespace()
@@ -120,6 +123,7 @@ def bindings() -> Any:
     getter = ctypes.CFUNCTYPE(pointer, pointer)
     found.llama_get_embeddings_nextn = _retyped(staging.llama_get_embeddings_nextn, getter)
     found.llama_get_logits = _retyped(llama.llama_get_logits, getter)
+    found.llama_decode_public = llama.llama_decode
     found.llama_decode = _retyped(llama.llama_decode, ctypes.CFUNCTYPE(ctypes.c_int32, pointer, Batch))
     found.log_callback = llama.llama_log_callback(SINK.write)  # C keeps no reference: this one must live
     llama.llama_log_set(found.log_callback, None)
