@@ -149,6 +149,9 @@ class Request:
     first_token_at: float | None = None
     last_token_at: float | None = None
     tokens: Series[Token] = field(default_factory=Series)
+    tail: str = (
+        ""  # text after the last token, held back until it was sure that no stop string begins with it
+    )
     in_flight: Mapping[int, WindowSent] = field(default_factory=dict)
     windows: Series[Window] = field(default_factory=Series)
     widths: Series[int] = field(default_factory=Series)  # of every window sent, in draft tokens
@@ -166,7 +169,7 @@ class Request:
     @property
     def text(self) -> str:
         """The answer so far. Costs its length: while streaming, read `tokens` from where you are."""
-        return "".join(token.text for token in self.tokens)
+        return "".join(token.text for token in self.tokens) + self.tail
 
     @property
     def ttft_ms(self) -> float | None:
@@ -323,11 +326,12 @@ def _timed(event: WindowDone, stages: Mapping[int, Stage]) -> Mapping[int, Stage
 def _tokens(event: TokensCommitted, state: ViewState) -> ViewState:
     totals = replace(state.totals, tokens=state.totals.tokens + len(event.tokens))
     request = _current(event.request, state)
-    if request is None or not event.tokens:
+    if request is None:
         return replace(state, totals=totals)
     request = replace(
         request,
         tokens=request.tokens.extend([Token(*token) for token in event.tokens]),
+        tail=event.tail,
         first_token_at=event.at if request.first_token_at is None else request.first_token_at,
         last_token_at=event.at,
     )

@@ -47,7 +47,8 @@ def run_command(program: str, command: Callable[[], int]) -> int:
 def print_error(program: str, text: str) -> None:
     """One line on standard error, even when that is closed."""
     with contextlib.suppress(OSError, ValueError):
-        print(f"{program}: {one_line(text)}", file=sys.stderr, flush=True)
+        erase = "\r\x1b[K" if sys.stderr.isatty() else ""  # a line of progress may stand there
+        print(f"{erase}{program}: {one_line(text)}", file=sys.stderr, flush=True)
 
 
 def _record(program: str) -> str:

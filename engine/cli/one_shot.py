@@ -19,12 +19,14 @@ from engine.view import Request
 async def run_one_shot(front_end: FrontEnd, prompt: str) -> int:
     """Answer one prompt; returns the exit code. Raises SkippyError if the engine cannot be started."""
     with Interrupts() as interrupts:
-        writer = [] if front_end.json else [AnswerWriter(sys.stdout)]
-        session = front_end.session(interrupts, *writer)
+        writer = None if front_end.json else AnswerWriter(sys.stdout)
+        session = front_end.session(interrupts, writer)
         try:
             await session.open()
             return await _answer(front_end, session, prompt, interrupts)
         finally:
+            if writer is not None:
+                writer.end_line()
             await session.client.close()
 
 

@@ -32,15 +32,20 @@ class AnswerWriter:
 
     def __call__(self, event: Event, state: ViewState) -> None:
         if isinstance(event, TokensCommitted):
-            text = "".join(text for _, _, text in event.tokens)
-            if text:
-                self._stream.write(visible(text) if self._is_terminal else text)
-                self._stream.flush()
-                self._last = text[-1]
-        elif isinstance(event, RequestFinished) and self._last != "\n":
-            self._stream.write("\n")
+            self._write("".join(text for _, _, text in event.tokens) + event.tail)
+        elif isinstance(event, RequestFinished):
+            self.end_line()
+
+    def end_line(self) -> None:
+        """Go to the beginning of a line, unless there already."""
+        if self._last != "\n":
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        if text:
+            self._stream.write(visible(text) if self._is_terminal else text)
             self._stream.flush()
-            self._last = "\n"
+            self._last = text[-1]
 
 
 class Progress:

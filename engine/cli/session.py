@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from engine.cli.interrupts import Interrupts
 from engine.client.client import EngineClient
 from engine.client.requests import GenerateRequest
-from engine.client.timeouts import TIMEOUTS
 from engine.errors import EngineLost, SkippyError
 from engine.events import Event
+from engine.transport.timeouts import TIMEOUTS
 from engine.view import Request, ViewState, apply
 
 Listener = Callable[[Event, ViewState], None]
@@ -44,9 +44,9 @@ class Session:
         try:
             if not await self._interrupts.done_before(answering):
                 await self.client.cancel(request.request)
-                await asyncio.wait({answering}, timeout=TIMEOUTS.cancel)
+                await asyncio.wait({answering}, timeout=TIMEOUTS.engine_cancel)
                 if not answering.done():
-                    raise EngineLost(f"the engine did not stop within {TIMEOUTS.cancel:g} s")
+                    raise EngineLost(f"the engine did not stop within {TIMEOUTS.engine_cancel:g} s")
             answering.result()
         finally:
             answering.cancel()

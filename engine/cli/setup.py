@@ -28,18 +28,19 @@ class FrontEnd:
     log_level: str | None = None
     engine_command: Sequence[str] | None = None
 
-    def session(self, interrupts: Interrupts, *listeners: Listener) -> Session:
-        """A session whose engine is not started yet. `listeners` come after progress, before the log."""
+    def session(self, interrupts: Interrupts, writer: Listener | None) -> Session:
+        """A session whose engine is not started yet. Answers go to `writer`."""
         command = self.engine_command or ENGINE_COMMAND
         client = EngineClient(LocalEngine(self.plan, log_dir() / "engine.log", command))
-        first: list[Listener] = [Progress(sys.stderr)]
+        listeners: list[Listener] = [Progress(sys.stderr)]
         if self.log_format != "json":  # there, notices are lines of the log
-            first.append(NoticePrinter(sys.stderr, self.program))
-        last: list[Listener] = []
+            listeners.append(NoticePrinter(sys.stderr, self.program))
+        if writer is not None:
+            listeners.append(writer)
         if self.log_format:
             level = self.log_level or ("debug" if self.log_format == "json" else "info")
-            last.append(EventLog(sys.stderr, self.log_format, level))
-        return Session(client, [*first, *listeners, *last], interrupts)
+            listeners.append(EventLog(sys.stderr, self.log_format, level))
+        return Session(client, listeners, interrupts)
 
 
 def request_of(plan: RunPlan, messages: Sequence[dict[str, str]], session: str) -> GenerateRequest:

@@ -15,10 +15,10 @@ from typing import Any, Self
 from engine.client.link import EngineLink, LinkClosed
 from engine.client.process import ENGINE_COMMAND, EngineProcess
 from engine.client.requests import GenerateRequest, cancel_request, set_request, status_request
-from engine.client.timeouts import TIMEOUTS, ClientTimeouts
 from engine.config.plan import RunPlan
 from engine.errors import EngineLost
 from engine.events import Event, RequestFinished
+from engine.transport.timeouts import TIMEOUTS, Timeouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class EngineClient:
     Once the engine is gone, every method raises EngineLost until `restart`.
     """
 
-    def __init__(self, target: LocalEngine | RunningEngine, timeouts: ClientTimeouts = TIMEOUTS) -> None:
+    def __init__(self, target: LocalEngine | RunningEngine, timeouts: Timeouts = TIMEOUTS) -> None:
         self._target = target
         self._timeouts = timeouts
         self._process: EngineProcess | None = None
@@ -142,11 +142,13 @@ class EngineClient:
         """What became of the engine, now that its link is closed."""
         hint = self._process.hint if self._process is not None else ""
         if closed.silent:
-            return EngineLost(f"the engine has not answered for {self._timeouts.silence:g} s", hint=hint)
+            return EngineLost(
+                f"the engine has not answered for {self._timeouts.engine_silent:g} s", hint=hint
+            )
         if self._process is None:
             return EngineLost("the engine closed the link")
         try:
-            async with asyncio.timeout(self._timeouts.ending):
+            async with asyncio.timeout(self._timeouts.engine_ending):
                 ending = await self._process.wait()
         except TimeoutError:
             ending = "closed the link"

@@ -15,9 +15,9 @@ import orjson
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
-from engine.client.timeouts import ClientTimeouts
 from engine.errors import LinkError, ProtocolError, Unauthorized
 from engine.events import Event, EventsDropped, from_dict
+from engine.transport.timeouts import Timeouts
 
 MAX_FRAME = 64 << 20  # bytes of one batch of events
 QUEUE_LIMIT = 20_000  # events
@@ -35,7 +35,7 @@ class LinkClosed(Exception):
 class EngineLink:
     """One attached WebSocket."""
 
-    def __init__(self, connection: ClientConnection, timeouts: ClientTimeouts) -> None:
+    def __init__(self, connection: ClientConnection, timeouts: Timeouts) -> None:
         self._connection = connection
         self._timeouts = timeouts
         self._events: deque[Event] = deque()
@@ -47,7 +47,7 @@ class EngineLink:
         self._watching = asyncio.create_task(self._watch())
 
     @classmethod
-    async def open(cls, url: str, token: str, timeouts: ClientTimeouts) -> Self:
+    async def open(cls, url: str, token: str, timeouts: Timeouts) -> Self:
         """Attach. Raises LinkError or Unauthorized."""
         try:
             connection = await connect(
@@ -57,7 +57,7 @@ class EngineLink:
                 proxy=None,
                 max_size=MAX_FRAME,
                 open_timeout=timeouts.connect,
-                close_timeout=timeouts.ending,
+                close_timeout=timeouts.engine_ending,
                 ping_interval=None,
             )
         except InvalidStatus as error:
@@ -73,7 +73,7 @@ class EngineLink:
     async def send(self, message: Mapping[str, Any]) -> None:
         """Send one request. Raises LinkClosed."""
         try:
-            async with asyncio.timeout(self._timeouts.send):
+            async with asyncio.timeout(self._timeouts.engine_send):
                 await self._connection.send(orjson.dumps(message).decode())
         except ConnectionClosed:
             raise LinkClosed(silent=self.silent) from None
@@ -123,7 +123,7 @@ class EngineLink:
     async def _watch(self) -> None:
         try:
             while True:
-                await asyncio.sleep(self._timeouts.ping_interval)
+                await asyncio.sleep(self._timeouts.engine_heartbeat)
                 if not await self._alive():
                     self.silent = True
                     self._connection.transport.abort()
@@ -134,7 +134,7 @@ class EngineLink:
     async def _alive(self) -> bool:
         pong = asyncio.ensure_future(await self._connection.ping())
         for _ in range(WATCH_STEPS):
-            done, _pending = await asyncio.wait({pong}, timeout=self._timeouts.silence / WATCH_STEPS)
+            done, _pending = await asyncio.wait({pong}, timeout=self._timeouts.engine_silent / WATCH_STEPS)
             if done:
                 await pong
                 return True

@@ -20,10 +20,10 @@ from typing import Any
 import orjson
 
 import engine
-from engine.client.timeouts import TIMEOUTS, ClientTimeouts
 from engine.config.plain import plan_to_dict
 from engine.config.plan import RunPlan
 from engine.errors import EngineLost, SkippyError
+from engine.transport.timeouts import TIMEOUTS, Timeouts
 
 ENGINE_COMMAND = (sys.executable, "-P", "-m", "engine.coordinator.process")
 
@@ -33,7 +33,7 @@ LOG_LIMIT = 4 << 20  # bytes after which a new log file is begun; one old one is
 class EngineProcess:
     """A running engine and the address of its local link."""
 
-    def __init__(self, process: Process, url: str, token: str, log: Log, timeouts: ClientTimeouts) -> None:
+    def __init__(self, process: Process, url: str, token: str, log: Log, timeouts: Timeouts) -> None:
         self._process = process
         self._log = log
         self._timeouts = timeouts
@@ -56,7 +56,7 @@ class EngineProcess:
         log_path: Path,
         *,
         command: Sequence[str] = ENGINE_COMMAND,
-        timeouts: ClientTimeouts = TIMEOUTS,
+        timeouts: Timeouts = TIMEOUTS,
     ) -> EngineProcess:
         """Start an engine and wait until it listens, not until it is ready.
 
@@ -66,11 +66,13 @@ class EngineProcess:
         log = Log(log_path)
         process = await _spawn(command, log)
         try:
-            async with asyncio.timeout(timeouts.start):
+            async with asyncio.timeout(timeouts.engine_start):
                 answer = await _first_answer(process, {"plan": plan_to_dict(plan), "token": token}, log)
         except TimeoutError:
             await _kill(process)
-            raise EngineLost(f"the engine said nothing for {timeouts.start:g} s", hint=log.hint) from None
+            raise EngineLost(
+                f"the engine said nothing for {timeouts.engine_start:g} s", hint=log.hint
+            ) from None
         except BaseException:
             await _kill(process)
             raise
@@ -85,7 +87,7 @@ class EngineProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            async with asyncio.timeout(self._timeouts.shutdown):
+            async with asyncio.timeout(self._timeouts.engine_stop):
                 await self._process.wait()
         except TimeoutError:
             await self.kill()

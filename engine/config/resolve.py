@@ -14,12 +14,15 @@ from typing import Any
 from engine.config.layers import Layer, layer_of_flags, read_config_file
 from engine.config.plain import from_plain
 from engine.config.plan import RunPlan, SpeculationPlan, StageAddress, TopologyPlan
-from engine.config.rules import check_speculation, fit_unsaid
-from engine.config.settings import SETTINGS, value_of
-from engine.errors import ConfigError
+from engine.config.rules import check_speculation, fit_unsaid, with_speculation
+from engine.config.settings import SETTINGS, nearest, value_of
+from engine.errors import ConfigError, UsageError
 
 # Settings that say where the layers run: whoever says one of them says it all.
 _PLACES = ("stages", "split", "remote")
+
+# Tables whose settings can change while an engine runs.
+LIVE_TABLES = ("generation", "speculative")
 
 
 def resolve_plan(flags: Mapping[str, Any], config_file: Path | None) -> RunPlan:
@@ -44,6 +47,26 @@ def resolve_plan(flags: Mapping[str, Any], config_file: Path | None) -> RunPlan:
     return from_plain(
         RunPlan, {**plain, "speculation": asdict(speculation), "topology": asdict(topology)}, "plan"
     )
+
+
+def with_settings(plan: RunPlan, values: Mapping[str, Any]) -> RunPlan:
+    """The plan with settings of answers and of speculation changed, as can be done while an engine runs.
+
+    Values are texts or typed. Raises UsageError for a setting that only a new engine can take on.
+    """
+    live = {name: setting for name, setting in SETTINGS.items() if setting.table in LIVE_TABLES}
+    for name in values:
+        if name not in SETTINGS:
+            raise UsageError(f"there is no setting {name!r}", hint=nearest(name, live))
+        if name not in live:
+            hint = f"start again with {SETTINGS[name].flag}"
+            raise UsageError(f"{name} cannot change while the engine runs", hint=hint)
+    plain = asdict(plan)
+    for name, value in layer_of_flags(values).values.items():
+        _put(plain, SETTINGS[name].path.split("."), value)
+    of_speculation = {name: values[name] for name in values if live[name].table == "speculative"}
+    speculation = with_speculation(plan.speculation, of_speculation)
+    return from_plain(RunPlan, {**plain, "speculation": asdict(speculation)}, "plan")
 
 
 def plan_to_toml(plan: RunPlan) -> str:

@@ -44,5 +44,26 @@ class Timeouts:
     admission: float = 10.0
     """Engine: how long a request waits for a free sequence before it is told "busy"."""
 
+    engine_start: float = 30.0
+    """Front end: from starting the engine process to its line with the address; loading comes after it."""
+
+    engine_send: float = 3.0
+    """Front end: to hand a request over to the engine."""
+
+    engine_heartbeat: float = 2.0
+    """Front end: between two pings of its link to the engine."""
+
+    engine_silent: float = 5.0
+    """Front end: an engine that answers no ping for this long is dead. Its loop answers while it loads."""
+
+    engine_cancel: float = 3.0
+    """Front end: from the cancel of an answer to its end."""
+
+    engine_ending: float = 2.0
+    """Front end: from the end of the link to the end of the engine process, whose exit code tells more."""
+
+    engine_stop: float = 5.0
+    """Front end: for the engine to end by itself after its standard input closed."""
+
 
 TIMEOUTS = Timeouts()

@@ -14,13 +14,13 @@ import pytest
 
 from engine.client.client import EngineClient, LocalEngine, RunningEngine
 from engine.client.requests import GenerateRequest
-from engine.client.timeouts import TIMEOUTS
 from engine.config.plan import RunPlan
 from engine.errors import EngineLost, LinkError, SkippyError, Unauthorized
 from engine.events import EngineState, Event, RequestFinished, TokensCommitted
+from engine.transport.timeouts import TIMEOUTS
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
-HASTY = replace(TIMEOUTS, ping_interval=0.1, silence=0.5)
+HASTY = replace(TIMEOUTS, engine_heartbeat=0.1, engine_silent=0.5)
 
 
 def target(tmp_path: Path, model: str = "fake") -> LocalEngine:
@@ -111,7 +111,7 @@ async def test_a_front_end_that_reads_late_loses_neither_the_link_nor_events(tmp
     async with EngineClient(target(tmp_path), HASTY) as client:
         request = replace(ask(" ".join(["word"] * 2000)), max_tokens=2000)
         await client.send(request.to_dict())
-        await asyncio.sleep(4 * HASTY.ping_interval)  # several pings go by while nobody takes an event
+        await asyncio.sleep(4 * HASTY.engine_heartbeat)  # several pings go by while nobody takes an event
         events = []
         while not isinstance(event := await client.next_event(), RequestFinished):
             events.append(event)
@@ -129,7 +129,7 @@ async def test_a_front_end_that_reads_late_loses_neither_the_link_nor_events(tmp
 async def test_an_engine_that_does_not_start_says_why(
     tmp_path: Path, model: str, error: type[SkippyError], message: str
 ) -> None:
-    timeouts = replace(TIMEOUTS, start=1.0 if model == "silent" else TIMEOUTS.start)
+    timeouts = replace(TIMEOUTS, engine_start=1.0 if model == "silent" else TIMEOUTS.engine_start)
     with pytest.raises(error, match=message) as caught:
         await EngineClient(target(tmp_path, model), timeouts).open()
     assert caught.value.exit_code == (2 if model == "refused" else 1)
