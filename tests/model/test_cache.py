@@ -261,11 +261,12 @@ def test_a_cache_that_cannot_be_made_is_one_line(source: Path) -> None:
         cut(source, source / "cache")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_cache_serves_what_it_has(source: Path, directory: Path) -> None:
     kept = cut(source, directory)
     os.utime(kept.path)
     kept.path.parent.chmod(0o500)
+    if os.access(kept.path.parent, os.W_OK):
+        pytest.skip("root may write everywhere")
     try:
         assert cut(source, directory) == kept
         with pytest.raises(CacheError, match="cannot be written"):

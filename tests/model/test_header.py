@@ -250,9 +250,10 @@ def test_what_is_no_file_is_said_in_one_line(tmp_path: Path) -> None:
         assert caught.value.hint
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
 def test_an_unreadable_file_is_said_in_one_line(tmp_path: Path) -> None:
     path = write_small_model(tmp_path / "secret.gguf")
     path.chmod(0)
+    if os.access(path, os.R_OK):
+        pytest.skip("root may read everything")
     with pytest.raises(ModelFileError, match="cannot be read"):
         check_header(path)
