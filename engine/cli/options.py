@@ -36,10 +36,11 @@ def add_settings(parser: argparse.ArgumentParser, tables: Iterable[str] = TABLES
     for table in tables:
         group = parser.add_argument_group(TABLES[table])
         for setting in settings_of(table):
-            _add_setting(group, setting)
+            add_setting(group, setting)
 
 
-def _add_setting(group: argparse._ArgumentGroup, setting: Setting) -> None:
+def add_setting(group: argparse._ActionsContainer, setting: Setting) -> None:
+    """The flag of one setting."""
     kind = setting.kind
     options: dict[str, Any] = {"dest": setting.name, "default": None, "help": _help(setting)}
     if isinstance(kind, Switch):

@@ -55,8 +55,9 @@ def _run(argv: Sequence[str] | None, engine_command: Sequence[str] | None) -> in
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog=PROGRAM,
-        description="Answer a prompt with a model that is cut by layers into stages. Without a prompt, "
-        "and with a terminal as standard input: a REPL. A setting is taken from its flag, else from skippy.toml.",
+        usage=f"{PROGRAM} [OPTIONS] [PROMPT]",
+        description="Answer a prompt with a model that is cut by layers into stages. Without a prompt, and "
+        "with a terminal as standard input: a REPL. A setting is taken from its flag, else from skippy.toml.",
     )
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="the prompt; else standard input")
     parser.add_argument("--version", action="version", version=f"skippy {engine.__version__}")

@@ -1,0 +1,85 @@
+"""`skippy-engine verify`: a split model against the whole one, on a fixed text."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+
+from engine.compute.verify import VerifyReport, verify_split
+from engine.config.settings import SETTINGS
+from engine.errors import EXIT_FAILED, EXIT_OK, CutRefused, UsageError
+from engine.model.demo import resolve_model
+from engine.model.file import ModelFile
+from engine.protocol.messages import WireType
+
+
+def run_verify(model_name: str, splits: str | None, wire: str | None, *, as_json: bool) -> int:
+    """Print what was found; 1 on any difference with the f32 wire. Without `splits`: every cut in two."""
+    model = ModelFile.open(resolve_model(model_name))
+    wire_type = WireType(_parsed("wire", wire) if wire is not None else WireType.F32)
+    if splits is None:
+        reports, refused = _every_cut(model, wire_type)
+    else:
+        reports, refused = [verify_split(model, _parsed("split", splits), wire_type)], []
+    summary = _summary(reports)
+    if splits is None:
+        summary["refused"] = refused
+    if as_json:
+        print(orjson.dumps(summary).decode())
+    else:
+        _print_table(reports, refused)
+    differs = summary["max_logit_diff"] != 0 or (summary["mtp_max_logit_diff"] or 0) != 0
+    return EXIT_FAILED if differs and wire_type is WireType.F32 else EXIT_OK
+
+
+def _parsed(name: str, text: str) -> Any:
+    try:
+        return SETTINGS[name].kind.parse(text)
+    except ValueError as error:
+        raise UsageError(f"--{name} {error}") from error
+
+
+def _every_cut(model: ModelFile, wire: WireType) -> tuple[list[VerifyReport], list[int]]:
+    reports: list[VerifyReport] = []
+    refused: list[int] = []
+    for cut in range(1, model.n_layers):
+        try:
+            reports.append(verify_split(model, (cut,), wire))
+        except CutRefused:
+            refused.append(cut)
+        if sys.stderr.isatty():
+            print(f"\r\x1b[Kcut {cut} of {model.n_layers - 1}", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    if not reports:
+        raise CutRefused(f"{model.name} cannot be cut in two anywhere", hint="give several --splits")
+    return reports, refused
+
+
+def _summary(reports: list[VerifyReport]) -> dict[str, Any]:
+    """The report itself if there is one; the worst of several, with each of them in `cuts`."""
+    if len(reports) == 1:
+        return asdict(reports[0])
+    mtp = [report.mtp_max_logit_diff for report in reports if report.mtp_max_logit_diff is not None]
+    return {
+        "splits": sorted({split for report in reports for split in report.splits}),
+        "wire": reports[0].wire,
+        "max_logit_diff": max(report.max_logit_diff for report in reports),
+        "argmax_agreement": min(report.argmax_agreement for report in reports),
+        "mtp_max_logit_diff": max(mtp) if mtp else None,
+        "positions": sum(report.positions for report in reports),
+        "cuts": [asdict(report) for report in reports],
+    }
+
+
+def _print_table(reports: list[VerifyReport], refused: list[int]) -> None:
+    print(f"{'cut at':<12} {'largest logit difference':<26} {'same argmax':<12} MTP logits")
+    for report in reports:
+        cuts = ",".join(map(str, report.splits))
+        mtp = "-" if report.mtp_max_logit_diff is None else f"{report.mtp_max_logit_diff:g}"
+        print(f"{cuts:<12} {report.max_logit_diff:<26g} {report.argmax_agreement:<12.1%} {mtp}")
+    if refused:
+        print(f"this architecture cannot be cut at {', '.join(map(str, refused))}")
