@@ -109,6 +109,7 @@ class Architecture:
         default_embedding_scale: `embedding_scale` of a file without that key.
         output_required: llama.cpp insists on `output.weight` beside `token_embd.weight`.
         leading_dense: `leading_dense_block_count` counts layers from the first one on.
+        hybrid: some layers have a recurrent state instead of a cache of keys and values.
         varying: per-layer keys whose items may differ; of all others llama.cpp takes the first item.
         entries: metadata that follows from the whole model and that a slice must state.
         dropped: metadata that a slice must not have.
@@ -125,6 +126,7 @@ class Architecture:
     output_required: bool = False
     sliding_window: SlidingWindow | None = None
     leading_dense: bool = False
+    hybrid: bool = False
     varying: frozenset[str] = frozenset()
     nextn: NextN | None = None
     mrope: bool = False
@@ -180,6 +182,7 @@ def _table(*entries: Architecture) -> Mapping[str, Architecture]:
 
 ARCHITECTURES: Mapping[str, Architecture] = _table(
     Architecture(name="arcee", source="arcee"),
+    Architecture(name="deepseek", source="deepseek", leading_dense=True),
     Architecture(
         name="deepseek2",
         source="deepseek2",
@@ -266,6 +269,32 @@ ARCHITECTURES: Mapping[str, Architecture] = _table(
     Architecture(name="qwen2", source="qwen2"),
     Architecture(name="qwen2moe", source="qwen2moe", output_required=True),
     Architecture(name="qwen3", source="qwen3"),
+    Architecture(
+        name="qwen3next",
+        source="qwen3next",
+        hybrid=True,
+        can_rollback=False,
+        pads=derived.hybrid_pads,
+        obstacle=derived.hybrid_obstacle,
+    ),
+    Architecture(
+        name="qwen35",
+        source="qwen35",
+        hybrid=True,
+        mrope=True,
+        can_rollback=False,
+        pads=derived.hybrid_pads,
+        obstacle=derived.hybrid_obstacle,
+    ),
+    Architecture(
+        name="qwen35moe",
+        source="qwen35moe",
+        hybrid=True,
+        mrope=True,
+        can_rollback=False,
+        pads=derived.hybrid_pads,
+        obstacle=derived.hybrid_obstacle,
+    ),
     Architecture(name="qwen3moe", source="qwen3moe"),
     Architecture(name="seed_oss", source="seed-oss"),
     Architecture(name="smollm3", source="smollm3", pads=derived.smollm3_pads),
@@ -281,6 +310,5 @@ REFUSED: Mapping[str, str] = {
     "gpt2": "positions are learned embeddings that llama.cpp adds to hidden states again",
     "starcoder": "positions are learned embeddings that llama.cpp adds to hidden states again",
     "llama4": "its attention chunks and layers without rotary embedding follow from the layer index",
-    "qwen3next": "its recurrent state cannot be rolled back",
 }
 """Why some architectures that people ask for are not in the table."""

@@ -158,3 +158,32 @@ def glm4_obstacle(model: ModelFile) -> str:
     return (
         "" if has_rope_sections(model) else "without rope.dimension_sections llama.cpp takes no hidden states"
     )
+
+
+def recurrent_layers(model: ModelFile) -> list[bool]:
+    """qwen35.cpp: which blocks have a recurrent state; by default all but each 4th layer and NextN blocks."""
+    n_blocks = model.n_layers + model.n_nextn
+    stated = model.key("attention.recurrent_layers")
+    if stated is not None:
+        flags = list(stated) if isinstance(stated, tuple) else [stated] * n_blocks
+        if len(flags) != n_blocks:
+            name = f"{model.path}: {model.architecture}.attention.recurrent_layers"
+            raise ModelFileError(
+                f"{name}: has {len(flags)} items for {n_blocks} blocks", hint="convert it again"
+            )
+        return [bool(flag) for flag in flags]
+    interval = max(int(model.key("full_attention_interval", 4)), 1)
+    return [layer < model.n_layers and (layer + 1) % interval != 0 for layer in range(n_blocks)]
+
+
+def hybrid_pads(model: ModelFile, first: int, end: int) -> tuple[int, ...]:
+    """llama-memory-hybrid.cpp aborts without a layer of each kind: add one of the kind that is missing."""
+    recurrent = recurrent_layers(model)[: model.n_layers]
+    missing = {False, True} - set(recurrent[first:end])
+    return tuple(recurrent.index(kind) for kind in missing)
+
+
+def hybrid_obstacle(model: ModelFile) -> str:
+    """There must be a layer of each kind to pad with."""
+    kinds = set(recurrent_layers(model)[: model.n_layers])
+    return "" if len(kinds) == 2 else "its layers are all of one kind, recurrent or attention"

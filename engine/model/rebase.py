@@ -21,7 +21,7 @@ from engine.model.architectures import (
     architecture_of,
     refusal,
 )
-from engine.model.derived import STAND_IN_ROWS, Entries, MetadataEntry
+from engine.model.derived import STAND_IN_ROWS, Entries, MetadataEntry, recurrent_layers
 
 if TYPE_CHECKING:
     from engine.model.file import ModelFile
@@ -41,8 +41,10 @@ PER_LAYER_KEYS = (
 
 PATTERN = "attention.sliding_window_pattern"
 
-NOT_PER_LAYER = frozenset({"rope.dimension_sections", "classifier.output_labels", PATTERN})
-"""Arrays that are not cut, whatever their length (the pattern is resolved and written anew)."""
+RECURRENT = "attention.recurrent_layers"
+
+NOT_PER_LAYER = frozenset({"rope.dimension_sections", "classifier.output_labels", PATTERN, RECURRENT})
+"""Arrays that are not cut, whatever their length (both patterns are resolved and written anew)."""
 
 UNREACHED_WINDOW = 1 << 24
 """A sliding window (tokens) longer than any context, yet 64 sequences of it do not overflow 32 bits."""
@@ -56,7 +58,7 @@ SWA_SHAPES = {
 
 ZEROED_IN_IDENTITY = frozenset(
     f"{name}.{part}"
-    for name in ("attn_output", "ffn_down", "ffn_down_exps", "ffn_down_shexp")
+    for name in ("attn_output", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp")
     for part in ("weight", "bias")
 )
 """Tensors of a block that are written as zeros in an identity layer: both of its additions add nothing, so
@@ -117,11 +119,12 @@ def plan_slice(model: ModelFile, first: int, end: int) -> SlicePlan:
         **_per_layer(model, architecture, blocks),
         **_sliding_window(model, architecture, blocks),
         **_leading_dense(model, architecture, first, len(pads)),
+        **_recurrent(model, architecture, blocks),
         **architecture.entries(model),
         "block_count": (len(blocks), GGUFValueType.UINT32),
         "nextn_predict_layers": (model.n_nextn if mtp else 0, GGUFValueType.UINT32),
     }
-    dropped = {f"{architecture.name}.{name}" for name in {*architecture.dropped, PATTERN}}
+    dropped = {f"{architecture.name}.{name}" for name in {*architecture.dropped, PATTERN, RECURRENT}}
     dropped |= {key for key in model.metadata if key.startswith("split.")}
     set_metadata = {f"{architecture.name}.{name}": entry for name, entry in entries.items()}
     if not is_last:
@@ -250,6 +253,13 @@ def _leading_dense(model: ModelFile, architecture: Architecture, first: int, n_p
     if not architecture.leading_dense or not count:
         return {}
     return {"leading_dense_block_count": (n_pads + max(0, count - first), GGUFValueType.UINT32)}
+
+
+def _recurrent(model: ModelFile, architecture: Architecture, blocks: Iterable[Block]) -> Entries:
+    if not architecture.hybrid:
+        return {}
+    recurrent = recurrent_layers(model)
+    return {RECURRENT: ([recurrent[block.source] for block in blocks], GGUFValueType.BOOL)}
 
 
 def _vocabulary(

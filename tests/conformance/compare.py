@@ -1,0 +1,80 @@
+"""Whole model against split: the same tokens through one stage and through several, logits side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.compute.context import ContextRequest, LlamaContext, Outputs
+from engine.compute.embedding import EmbeddingTable
+from engine.compute.options import ComputeOptions
+from engine.compute.stage import Stage
+from engine.model.file import ModelFile
+from engine.model.slices import SliceFile, ensure_slice, whole_model
+
+OPTIONS = ComputeOptions(context=640, batch_rows=128)
+
+PREFILL = [(start, 128) for start in range(0, 512, 128)]
+WINDOWS = [(512, 9), (521, 1), (522, 4), (526, 1)]
+"""(start, rows) of each call; of the prefill only the last row is compared."""
+
+N_TOKENS = 527
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Logits of the compared rows, and those of the NextN block (one row a call), if it can draft."""
+
+    logits: NDArray[np.float32]
+    drafts: NDArray[np.float32] | None
+
+
+def tokens_of(model: ModelFile) -> list[int]:
+    """A fixed text; one token more than is computed, for the NextN block looks one ahead."""
+    return np.random.default_rng(1).integers(0, model.n_vocab, N_TOKENS + 1).tolist()
+
+
+def run(model: ModelFile, slices: Sequence[SliceFile], tokens: Sequence[int]) -> Outcome:
+    """The tokens through a chain of stages."""
+    with ExitStack() as opened:
+        embeddings = EmbeddingTable(model, slices[0].rules.input_scale)
+        stages = []
+        for part in slices:
+            first = part.is_first and not part.whole
+            stages.append(Stage(part, OPTIONS, embeddings=embeddings if first else None))
+            opened.callback(stages[-1].close)
+        last = stages[-1]
+        drafter = None
+        if last.slice.native_mtp:
+            last.keep_hidden_rows(True)
+            drafter = LlamaContext(last.model, ContextRequest(OPTIONS, mtp_of=last.context))
+            opened.callback(drafter.close)
+        logits, drafts = [], []
+        for start, rows in [*PREFILL, *WINDOWS]:
+            hidden = stages[0].forward(0, start, tokens=tokens[start : start + rows])
+            for stage in stages[1:]:
+                hidden = stage.forward(0, start, hidden=hidden)
+            in_prefill = (start, rows) in PREFILL
+            logits += [last.logits(row).copy() for row in range(rows - 1 if in_prefill else 0, rows)]
+            if drafter is not None:
+                # The row at position p + 1 pairs token p + 1 with the hidden state of position p.
+                ahead = tokens[start + 1 : start + rows + 1]
+                states = last.hidden_rows().copy()
+                drafter.decode(0, start + 1, rows, Outputs.LAST, tokens=ahead, hidden=states)
+                drafts.append(drafter.logits()[0].copy())
+        return Outcome(np.stack(logits), np.stack(drafts) if drafts else None)
+
+
+def run_whole(model: ModelFile, tokens: Sequence[int]) -> Outcome:
+    return run(model, [whole_model(model)], tokens)
+
+
+def cut(model: ModelFile, cuts: Sequence[int], cache: Path) -> list[SliceFile]:
+    """Slices of a model, cut before each layer of `cuts`."""
+    edges = [0, *cuts, model.n_layers]
+    return [ensure_slice(model, a, b, cache_dir=cache) for a, b in zip(edges, edges[1:], strict=False)]
