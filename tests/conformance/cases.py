@@ -1,4 +1,4 @@
-"""The tiny models: of each architecture the keys that llama.cpp's converter (`conversion/*.py`) writes for it."""
+"""The tiny models: for each architecture the keys that llama.cpp's converter (`conversion/*.py`) writes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ Q8_0 = gguf.GGMLQuantizationType.Q8_0
 Q4_0 = gguf.GGMLQuantizationType.Q4_0
 
 
-def _keys(
-    n_layers: int, *, n_embd: int = 64, heads: int = 2, kv_heads: int = 1, **more: Any
-) -> dict[str, Any]:
-    """Keys that nearly every converter writes (TextModel.set_gguf_parameters). Dots of a key are underscores."""
-    keys: dict[str, Any] = {
+Keys = dict[str, Any]
+
+
+def _keys(n_layers: int, *, n_embd: int = 64, heads: int = 2, kv_heads: int = 1, **more: Any) -> Keys:
+    """Keys that nearly every converter writes (TextModel.set_gguf_parameters); `__` stands for a dot."""
+    keys: Keys = {
         "vocab_size": 64,
         "context_length": 2048,
         "embedding_length": n_embd,
@@ -32,16 +33,16 @@ def _keys(
     return keys
 
 
-EXPERTS: dict[str, Any] = {"expert_count": 4, "expert_used_count": 2}
-HEADS_OF_32: dict[str, Any] = {"attention__key_length": 32, "attention__value_length": 32}
-GRANITE: dict[str, Any] = {
+EXPERTS: Keys = {"expert_count": 4, "expert_used_count": 2}
+HEADS_OF_32: Keys = {"attention__key_length": 32, "attention__value_length": 32}
+GRANITE: Keys = {
     "rope__dimension_count": 32,
     "attention__scale": 0.2,
     "embedding_scale": 12.0,
     "residual_scale": 0.22,
     "logit_scale": 8.0,
 }
-GLM4MOE: dict[str, Any] = {
+GLM4MOE: Keys = {
     **HEADS_OF_32,
     **EXPERTS,
     "rope__dimension_count": 16,
@@ -53,7 +54,7 @@ GLM4MOE: dict[str, Any] = {
     "expert_weights_norm": True,
 }
 # 32 latent values, 16 with rotary embedding and 24 without.
-DEEPSEEK2: dict[str, Any] = {
+DEEPSEEK2: Keys = {
     **EXPERTS,
     "attention__kv_lora_rank": 32,
     "attention__key_length": 48,
@@ -66,10 +67,10 @@ DEEPSEEK2: dict[str, Any] = {
     "expert_weights_scale": 1.5,
     "expert_weights_norm": True,
 }
-QUERY_RANK: dict[str, Any] = {"attention__q_lora_rank": 32}
+QUERY_RANK: Keys = {"attention__q_lora_rank": 32}
 
 
-def _mimo2(n_layers: int, pattern: list[int], **more: Any) -> dict[str, Any]:
+def _mimo2(n_layers: int, pattern: list[int], **more: Any) -> Keys:
     return _keys(
         n_layers,
         **{
@@ -276,7 +277,7 @@ NEXTN = [
     ),
 ]
 
-QWEN35: dict[str, Any] = {
+QWEN35: Keys = {
     **HEADS_OF_32,
     "rope__dimension_count": 16,
     "rope__dimension_sections": [3, 3, 2, 0],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -77,4 +78,4 @@ def run_whole(model: ModelFile, tokens: Sequence[int]) -> Outcome:
 def cut(model: ModelFile, cuts: Sequence[int], cache: Path) -> list[SliceFile]:
     """Slices of a model, cut before each layer of `cuts`."""
     edges = [0, *cuts, model.n_layers]
-    return [ensure_slice(model, a, b, cache_dir=cache) for a, b in zip(edges, edges[1:], strict=False)]
+    return [ensure_slice(model, a, b, cache_dir=cache) for a, b in pairwise(edges)]

@@ -81,9 +81,7 @@ def test_a_slice_without_its_rule_is_noticed(worker: Worker, name: str, cuts: li
         ("mimo2", [2], "attention.head_count_kv"),
     ],
 )
-def test_a_slice_without_its_rule_does_not_load(
-    worker: Worker, name: str, cuts: list[int], rule: str
-) -> None:
+def test_a_slice_without_its_rule_is_refused(worker: Worker, name: str, cuts: list[int], rule: str) -> None:
     assert worker.compare(name, cuts, spoil=rule)["error"] == "BackendError"
 
 

@@ -1,7 +1,7 @@
 """Tiny random models of any architecture.
 
-llama.cpp itself says which tensors a model of given metadata has (`llama_model_init_from_user`), optional ones
-included. The file is then written from scratch with only the keys that the converter writes for that
+llama.cpp itself says which tensors a model of given metadata has (`llama_model_init_from_user`), optional
+ones included. The file is then written from scratch with only the keys that the converter writes for that
 architecture: a file that llama.cpp saves states every resolved value, the sliding-window pattern among them,
 and a slicer that forgets to rebase one would pass on it.
 """

@@ -1,4 +1,4 @@
-"""A process that makes tiny models and compares splits of them; run as `python -m tests.conformance.worker DIR`.
+"""A process that makes tiny models and compares splits of them: `python -m tests.conformance.worker DIR`.
 
 llama.cpp ends the process on a failed assertion, so nothing that may fail runs in the process of the tests.
 Jobs come as JSON lines on standard input, results go out as JSON lines.
@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ class Bench:
         self._known: dict[str, tuple[ModelFile, list[int], Outcome]] = {}
 
     def compare(self, name: str, cuts: list[int], spoil: str = "") -> dict[str, Any]:
-        """Largest differences of logits between the whole model and its split, and what there is to differ."""
+        """Largest differences of logits between the whole model and its split, beside what could differ."""
         model, tokens, whole = self._whole(name)
         slices = self._spoil(model, cuts, spoil) if spoil else cut(model, cuts, self.directory)
         split = run(model, slices, tokens)
@@ -95,7 +96,7 @@ class Bench:
     def _spoil(self, model: ModelFile, cuts: list[int], spoil: str) -> list[SliceFile]:
         edges = [0, *cuts, model.n_layers]
         slices = []
-        for first, end in zip(edges, edges[1:], strict=False):
+        for first, end in pairwise(edges):
             plan = _spoiled(spoil)(model, plan_slice(model, first, end))
             path = self.directory / f"{model.name}-{first}-{end}-spoiled.gguf"
             with path.open("wb") as file:
