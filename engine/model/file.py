@@ -59,12 +59,12 @@ class ModelFile:
         first = headers[0]
         self.path = first.path
         self.paths = tuple(header.path for header in headers)
-        self.alignment = first.alignment
         self.metadata = Metadata(first.metadata)
         self.metadata_types: Mapping[str, GGUFValueType] = {k: v.type for k, v in first.metadata.items()}
         self.tensors: Mapping[str, TensorInfo] = _merge_tensors(headers)
         self.architecture = self._text("general.architecture")
-        self.name = self.metadata.get("general.name") or _stem(self.path)
+        name = self.metadata.get("general.name")
+        self.name = name if isinstance(name, str) and name else _stem(self.path)
         self.n_nextn = self._number("nextn_predict_layers", 0)
         self.n_layers = self._number("block_count") - self.n_nextn  # without NextN blocks
         self.n_embd = self._number("embedding_length")

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
@@ -21,7 +22,7 @@ from engine.model.architectures import SliceRules
 from engine.model.cache import cached_file
 from engine.model.derived import STAND_IN_ROWS
 from engine.model.file import ModelFile
-from engine.model.header import ALIGNMENT_KEY, TensorInfo, check_header
+from engine.model.header import ALIGNMENT_KEY, Header, TensorInfo, check_header
 from engine.model.paths import cache_dir as default_cache_dir
 from engine.model.rebase import (
     ZEROED_IN_IDENTITY,
@@ -123,27 +124,35 @@ def open_slice(path: Path) -> SliceFile:
     """A slice by its file alone. Raises ModelFileError if it is none."""
     header = check_header(path)
     try:
-        fields = [header.metadata[key].decode() for key in _FIELDS]
-        architecture = header.metadata["general.architecture"].decode()
+        fields = [_field(header, key, kind) for key, kind in _FIELDS.items()]
         first, end, n_layers, n_embd, model_name, fingerprint, native_mtp, rules = fields
-        parsed_rules = SliceRules.from_json(orjson.loads(rules))
-    except (KeyError, ValueError, TypeError):
+        slice_ = SliceFile(
+            path=path,
+            whole=False,
+            first=first,
+            end=end,
+            n_layers=n_layers,
+            n_embd=n_embd,
+            architecture=_field(header, "general.architecture", GGUFValueType.STRING),
+            model_name=model_name,
+            fingerprint=fingerprint,
+            native_mtp=native_mtp,
+            rules=SliceRules.from_json(orjson.loads(rules)),
+            size=header.file_size,
+        )
+        if not first < end <= n_layers:
+            raise ValueError(f"layers {first}:{end} of {n_layers}")
+    except (KeyError, ValueError, TypeError) as error:
         hint = "cut one from a model: skippy-engine package MODEL.gguf --splits N --out DIR"
-        raise ModelFileError(f"{path} is not a slice of this version", hint=hint) from None
-    return SliceFile(
-        path=path,
-        whole=False,
-        first=first,
-        end=end,
-        n_layers=n_layers,
-        n_embd=n_embd,
-        architecture=architecture,
-        model_name=model_name,
-        fingerprint=fingerprint,
-        native_mtp=native_mtp,
-        rules=parsed_rules,
-        size=header.file_size,
-    )
+        raise ModelFileError(f"{path} is not a slice of this version ({error})", hint=hint) from None
+    return slice_
+
+
+def _field(header: Header, key: str, kind: GGUFValueType) -> Any:
+    value = header.metadata[key]
+    if value.type is not kind or value.is_array:
+        raise TypeError(f"{key} is not of type {kind.name}")
+    return value.decode()
 
 
 def is_slice(model: ModelFile) -> bool:

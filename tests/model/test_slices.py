@@ -158,6 +158,30 @@ def test_what_is_no_slice_is_refused(model: ModelFile) -> None:
         open_slice(model.path)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "kind"),
+    [
+        ("skippy.first_layer", "2", GGUFValueType.STRING),
+        ("skippy.first_layer", [2], GGUFValueType.UINT32),
+        ("skippy.first_layer", 3, GGUFValueType.UINT32),
+        ("skippy.end_layer", 4, GGUFValueType.UINT32),
+        ("skippy.rules", "{", GGUFValueType.STRING),
+        ("skippy.rules", '{"no_such_rule": 1}', GGUFValueType.STRING),
+    ],
+)
+def test_a_slice_that_contradicts_itself_is_refused(
+    key: str, value: object, kind: GGUFValueType, model: ModelFile, tmp_path: Path
+) -> None:
+    good = ModelFile.open(ensure_slice(model, 2, 3, cache_dir=tmp_path / "cache").path)
+    metadata = {name: entry.encoded for name, entry in good.metadata.encoded.items()}
+    metadata[key] = encode_value(value, kind)
+    path = tmp_path / "bad.gguf"
+    with path.open("wb") as file:
+        GgufContent(metadata, [copied(tensor, name) for name, tensor in good.tensors.items()]).write(file)
+    with pytest.raises(ModelFileError, match="not a slice"):
+        open_slice(path)
+
+
 def test_a_range_out_of_bounds_is_refused(model: ModelFile, tmp_path: Path) -> None:
     for first, end in ((0, 4), (2, 2), (-1, 2), (3, 2)):
         with pytest.raises(UsageError):
