@@ -72,7 +72,7 @@ _WIRES = {WireType.F32: 1, WireType.F16: 2, WireType.Q8: 3}
 _WIRE_OF = {number: wire for wire, number in _WIRES.items()}
 
 _HEAD = struct.Struct("<BBH")
-_PREFILL = struct.Struct("<BBHIIIi")  # session, start, rows, next token
+_PREFILL = struct.Struct("<BBHIIIiI")  # session, start, rows, next token, stage times
 _PREFILL_DONE = struct.Struct("<BBHIII")  # session, end, stage times
 _VERIFY = struct.Struct("<BBHIIIIIHH")  # session, window, epoch, start, rows, draft budget, stage times
 _PREDICTED = struct.Struct("<BBHIIIIIHH")  # session, window, epoch, start, predictions, draft tokens, times
@@ -164,20 +164,27 @@ def _encode_prefill(message: Prefill, wire: WireType) -> bytes:
     flags, tokens, packed = _pack_rows(message.tokens, message.activations, wire)
     if message.final:
         flags |= FINAL
-    rows = len(message.tokens)
     head = _PREFILL.pack(
-        PROTOCOL_VERSION, FrameType.PREFILL, flags, message.session, message.start, rows, message.next_token
+        PROTOCOL_VERSION,
+        FrameType.PREFILL,
+        flags,
+        message.session,
+        message.start,
+        len(message.tokens),
+        message.next_token,
+        len(message.times),
     )
-    return b"".join((head, tokens, packed))
+    return b"".join((head, _pack_times(message.times), tokens, packed))
 
 
 def _decode_prefill(data: Buffer, flags: int, n_embd: int, limits: Limits) -> Prefill:
     _expect_head(data, _PREFILL)
-    _, _, _, session, start, rows, next_token = _PREFILL.unpack_from(data)
+    _, _, _, session, start, rows, next_token, n_times = _PREFILL.unpack_from(data)
     _expect_rows("a prefill", rows, limits.prefill_rows)
     _expect_positions(start, rows, limits.context)
-    tokens, activations = _unpack_rows(data, _PREFILL.size, rows, n_embd, flags)
-    return Prefill(session, start, tokens, _token(next_token), bool(flags & FINAL), activations)
+    times, offset = _unpack_times(data, _PREFILL.size, n_times)
+    tokens, activations = _unpack_rows(data, offset, rows, n_embd, flags)
+    return Prefill(session, start, tokens, _token(next_token), bool(flags & FINAL), activations, times)
 
 
 def _encode_verify(message: VerifyWindow, wire: WireType) -> bytes:
