@@ -5,7 +5,7 @@ The caller (the coordinator) prefills every prompt token except the last, then d
     loop = DecodeLoop(plan, context)
     actions = loop.start(now)
     while actions.finished is None:
-        send CancelEpoch(actions.cancel_epoch) if it is not None, then a VerifyWindow for each of actions.windows
+        send CancelEpoch(actions.cancel_epoch), unless None, and a VerifyWindow for each of actions.windows
         show actions.committed and actions.done
         actions = loop.on_reply(reply of the oldest window under way, now)
 
@@ -25,15 +25,16 @@ The caller (the coordinator) prefills every prompt token except the last, then d
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.config.plan import SpeculationPlan
-from engine.errors import ProtocolError
 from engine.protocol.messages import PredictedTokens
+from engine.speculation.pipeline import Flight
+from engine.speculation.policies import Verified
+from engine.speculation.scheduler import Scheduler
 from engine.speculation.statistics import Statistics
-from engine.speculation.stream import Candidate, Stream, spans
+from engine.speculation.strategies import Resolved
+from engine.speculation.stream import Candidate
 from engine.speculation.types import (
     Actions,
     CommittedToken,
@@ -46,38 +47,28 @@ from engine.speculation.types import (
 )
 
 
-@dataclass(slots=True)
-class _Flight:
-    """A window under way. Its drafts begin at position `first_draft`."""
-
-    plan: WindowPlan
-    sent_at: float
-    first_draft: int
-    accepted: int = 0
-    stale: bool = False
-
-
 class DecodeLoop:
     """See the module docstring. Pure: no input or output, no clock; time comes in as `now`."""
 
     def __init__(self, plan: SpeculationPlan, context: LoopContext) -> None:
         if not context.prompt:
             raise ValueError("a prompt has at least one token")
-        self.plan = plan
         self.history = list(context.prompt)
         self.statistics = Statistics()
         self.stop_reason: FinishReason | None = None
-        self.next_window = context.first_window
-        self.next_epoch = context.first_epoch
         self._context = context
-        self._flights: deque[_Flight] = deque()
-        self._stream = Stream()
-        self._epoch = context.first_epoch
-        self._clock = 0.0
+        self._scheduler = Scheduler(plan, context, self.history, self.statistics)
+        self._pipeline = self._scheduler.pipeline
+        self._stream = self._scheduler.stream
+        self._rows_not_drafted = 0  # rows that the MTP head has not been fed
         self._finished = False
-        self.statistics.pipeline.depth_max = 1
 
     # What the caller may ask
+
+    @property
+    def strategy(self) -> Resolved:
+        """The strategy that runs, and why it is not the one asked for."""
+        return self._scheduler.resolved
 
     @property
     def kv_length(self) -> int:
@@ -87,13 +78,23 @@ class DecodeLoop:
     @property
     def in_flight(self) -> int:
         """Windows under way, stale ones included."""
-        return len(self._flights)
+        return len(self._pipeline)
+
+    @property
+    def next_window(self) -> int:
+        """The first window number that the next request of the session may use."""
+        return self._pipeline.next_window
+
+    @property
+    def next_epoch(self) -> int:
+        """The first epoch that the next request of the session may use."""
+        return self._pipeline.next_epoch
 
     # What the caller tells
 
     def start(self, now: float) -> Actions:
         """The first windows; may finish at once when no token fits."""
-        self._clock = now
+        self._pipeline.start_clock(now)
         self.stop_reason = self._exhausted()
         return self._actions(now)
 
@@ -102,90 +103,87 @@ class DecodeLoop:
 
         Raises ProtocolError when it is not the reply of that window.
         """
-        self._advance_clock(now)
-        flight = self._flights.popleft() if self._is_expected(reply) else None
-        assert flight is not None
-        if direct:
-            self.statistics.direct_replies += 1
-        else:
-            self.statistics.fallback_replies += 1
+        self._pipeline.advance_clock(now)
+        flight = self._pipeline.take(reply)
+        elapsed_ms = (now - flight.sent_at) * 1000
+        self.statistics.add_reply(direct=direct)
+        self._learn_costs(flight, reply, elapsed_ms)
         if flight.stale:
-            self._count_stale(reply)
-            return self._actions(now, done=_outcome(flight, None, now))
-        committed, rejected = self._commit(flight, reply.predictions)
-        cancel = self._drop_later_windows() if rejected or self.stop_reason else None
-        return self._actions(
-            now, cancel_epoch=cancel, committed=committed, done=_outcome(flight, rejected, now)
-        )
+            self.statistics.add_stale(reply)
+            return self._actions(now, done=_outcome(flight, None, elapsed_ms))
+        committed, rejected, cancel = self._commit(flight, reply.predictions)
+        self._tell_policy(flight, reply, elapsed_ms, len(committed), rejected)
+        mtp = self._scheduler.drafter.mtp
+        if mtp is not None and not self._pipeline.live:
+            mtp.offer(reply.draft, self.history)
+        done = _outcome(flight, rejected, elapsed_ms)
+        return self._actions(now, cancel_epoch=cancel, committed=committed, done=done)
+
+    def drafts_ready(self, now: float) -> Actions:
+        """The draft model has got on: use what it has."""
+        self._pipeline.advance_clock(now)
+        return self._actions(now)
 
     def cancel(self, now: float) -> Actions:
         """End the request where it is. Without windows under way it is finished at once."""
-        self._advance_clock(now)
+        self._pipeline.advance_clock(now)
         if self.stop_reason is None:
             self.stop_reason = "cancelled"
-        return self._actions(now, cancel_epoch=self._drop_later_windows())
+        self._stream.clear()
+        return self._actions(now, cancel_epoch=self._pipeline.drop_epoch())
 
     def restart(self, now: float) -> Actions:
         """Forget every window under way and go on from the committed tokens."""
-        self._advance_clock(now)
-        self._flights.clear()
+        self._pipeline.advance_clock(now)
+        self._pipeline.forget()
         self._stream.clear()
         return self._actions(now)
 
     def update_plan(self, plan: SpeculationPlan) -> None:
         """Use other settings from the next window on."""
-        self.plan = plan
+        self._scheduler.configure(plan)
 
     # Replies
 
-    def _is_expected(self, reply: PredictedTokens) -> bool:
-        if not self._flights:
-            raise ProtocolError(f"reply to window {reply.window}, but no window is under way")
-        flight = self._flights[0]
-        expected = flight.plan
-        if (reply.window, reply.epoch) != (expected.window, expected.epoch):
-            raise ProtocolError(
-                f"reply to window {reply.window} of epoch {reply.epoch}, expected window {expected.window} "
-                f"of epoch {expected.epoch}: replies of a session must keep the order of its windows"
-            )
-        if flight.stale:
-            return True
-        if reply.stale:
-            raise ProtocolError(f"window {reply.window} was answered stale, but it was never cancelled")
-        if reply.start != expected.start or len(reply.predictions) != len(expected.tokens):
-            raise ProtocolError(
-                f"window {reply.window}: {len(reply.predictions)} predictions from position {reply.start}, "
-                f"expected {len(expected.tokens)} from {expected.start}"
-            )
-        return True
-
     def _commit(
-        self, flight: _Flight, predictions: Sequence[int]
-    ) -> tuple[tuple[CommittedToken, ...], Rejection | None]:
-        """The acceptance walk: commit each prediction as long as it is what the next row was computed from."""
+        self, flight: Flight, predictions: Sequence[int]
+    ) -> tuple[tuple[CommittedToken, ...], Rejection | None, int | None]:
+        """The acceptance walk: commit each prediction as long as the next row was computed from it.
+
+        Returns the tokens, the first wrong draft, and the epoch to cancel.
+        """
         committed: list[CommittedToken] = []
         for actual in predictions:
             candidate = self._stream.first()
             sent = self._stream.sent > 0
             right = candidate is not None and candidate.token == actual
+            rejected: Rejection | None = None
+            origin: Origin = "free" if flight.plan.width else "target"
             if candidate is not None and sent:
-                origin: Origin = candidate.source if right else "correction"
-            else:
-                origin = "free" if flight.plan.width else "target"
+                origin = candidate.source if right else "correction"
+                if not right:
+                    rejected = Rejection(len(self.history), candidate.token, actual)
+                    self.statistics.rejected_windows += 1
+            if candidate is not None:
+                self._decide(flight, candidate, right=right, sent=sent)
             committed.append(self._commit_token(actual, origin))
-            if candidate is not None and sent and right:
-                self._count_accepted(flight, candidate)
-            if right:
-                self._stream.advance()
-            else:
+            if rejected or self.stop_reason:
                 self._stream.clear()
-            if origin == "correction":
-                assert candidate is not None
-                self.statistics.rejected_windows += 1
-                return tuple(committed), Rejection(len(self.history) - 1, candidate.token, actual)
-            if self.stop_reason is not None:
-                break
-        return tuple(committed), None
+                return tuple(committed), rejected, self._pipeline.drop_epoch()
+        return tuple(committed), None, None
+
+    def _decide(self, flight: Flight, candidate: Candidate, *, right: bool, sent: bool) -> None:
+        """The target has decided about the candidate for the next position."""
+        self._scheduler.drafter.decided(candidate, right=right, sent=sent)
+        if not right:
+            self._stream.clear()
+            return
+        self._stream.advance()
+        if sent:
+            position = len(self.history)
+            holder = flight if position < flight.end else self._pipeline.flights[0]
+            holder.accepted += 1
+            self.statistics.add_accepted(candidate.source, position - holder.first_draft)
 
     def _commit_token(self, token: int, origin: Origin) -> CommittedToken:
         signal = self._context.stop(token)
@@ -194,14 +192,6 @@ class DecodeLoop:
         self.stop_reason = "stop" if signal is not None else self._exhausted()
         return CommittedToken(token, origin, ends=signal == "end")
 
-    def _count_accepted(self, flight: _Flight, candidate: Candidate) -> None:
-        """The newest committed token was a draft of this window, or the first one of the window after it."""
-        position = len(self.history) - 1
-        if position >= flight.plan.start + len(flight.plan.tokens):
-            flight = self._flights[0]
-        flight.accepted += 1
-        self.statistics.add_accepted(candidate.source, position - flight.first_draft)
-
     def _exhausted(self) -> FinishReason | None:
         if self.statistics.emitted >= self._context.max_tokens:
             return "length"
@@ -209,17 +199,43 @@ class DecodeLoop:
             return "context"
         return None
 
-    def _count_stale(self, reply: PredictedTokens) -> None:
-        self.statistics.pipeline.stale_windows += 1
-        self.statistics.pipeline.stale_ms += sum(time.compute_us for time in reply.times) / 1000
+    def _learn_costs(self, flight: Flight, reply: PredictedTokens, elapsed_ms: float) -> None:
+        if reply.stale:
+            return
+        costs = self._scheduler.costs
+        rows, draft = len(flight.plan.tokens), reply.draft
+        head_ms = draft.head_us / 1000 if draft is not None else 0.0
+        costs.observe_window(rows, reply.times, elapsed_ms, head_ms=head_ms)
+        self._rows_not_drafted += rows
+        if draft is not None and draft.tokens:
+            costs.observe_drafting(len(draft.tokens), head_ms, self._rows_not_drafted)
+            self._rows_not_drafted = 0
 
-    def _drop_later_windows(self) -> int | None:
-        """Mark the windows of the running epoch stale; the epoch to cancel, if there are any."""
-        self._stream.clear()
-        live = [flight for flight in self._flights if not flight.stale]
-        for flight in live:
-            flight.stale = True
-        return self._epoch if live else None
+    def _tell_policy(
+        self,
+        flight: Flight,
+        reply: PredictedTokens,
+        elapsed_ms: float,
+        committed: int,
+        rejected: Rejection | None,
+    ) -> None:
+        self.statistics.verified_drafted_windows += flight.plan.width > 0
+        queued_ms = reply.times[0].queue_us / 1000 if reply.times else 0.0
+        first_ms = reply.times[0].compute_us / 1000 if reply.times else 0.0
+        whole = rejected is None and flight.accepted == flight.plan.width
+        self._scheduler.policy.verified(
+            Verified(
+                width=flight.plan.width,
+                accepted=flight.accepted,
+                committed=committed,
+                rejected=rejected is not None,
+                continued=(whole and len(self._stream) > 0) if flight.followed else None,
+                elapsed_ms=elapsed_ms,
+                first_stage_ms=first_ms,
+                downstream_ms=max(0.0, elapsed_ms - queued_ms - first_ms),
+                probe=flight.probe,
+            )
+        )
 
     # Windows
 
@@ -234,59 +250,20 @@ class DecodeLoop:
         windows: tuple[WindowPlan, ...] = ()
         finished: FinishReason | None = None
         if self.stop_reason is None:
-            windows = self._schedule(now)
-        elif not self._flights and not self._finished:
+            windows = self._scheduler.next_windows(now, self._room())
+        elif not self._pipeline.flights and not self._finished:
             self._finished = True
             finished = self.stop_reason
         return Actions(cancel_epoch, windows, committed, done, finished)
 
-    def _schedule(self, now: float) -> tuple[WindowPlan, ...]:
-        if any(not flight.stale for flight in self._flights):
-            return ()
-        self._epoch = self.next_epoch
-        self.next_epoch += 1
-        return (self._send([], now, draft_budget=0, reason="plain"),)
-
-    def _send(self, drafts: Sequence[Candidate], now: float, *, draft_budget: int, reason: str) -> WindowPlan:
-        """Plan the first window of an epoch: the newest committed token and then `drafts`."""
-        start = len(self.history) - 1
-        tokens = (self.history[-1], *(candidate.token for candidate in drafts))
-        plan = WindowPlan(
-            window=self.next_window,
-            epoch=self._epoch,
-            start=start,
-            tokens=tokens,
-            draft_budget=draft_budget,
-            width=len(drafts),
-            sources=spans(drafts),
-            in_flight=len(self._flights) + 1,
-            reason=reason,
-        )
-        self.next_window += 1
-        self._flights.append(_Flight(plan, now, start + 1))
-        self._count_sent(plan, drafts)
-        return plan
-
-    def _count_sent(self, plan: WindowPlan, drafts: Sequence[Candidate]) -> None:
-        counters = self.statistics
-        counters.windows += 1
-        counters.width.add(plan.width)
-        counters.drafted_windows += plan.width > 0
-        for number, candidate in enumerate(drafts):
-            counters.add_proposed(candidate.source, number)
-        counters.pipeline.in_flight_max = max(counters.pipeline.in_flight_max, plan.in_flight)
-
-    def _advance_clock(self, now: float) -> None:
-        """Integrate the number of windows in flight up to `now`."""
-        elapsed = max(0.0, now - self._clock)
-        self._clock = now
-        self.statistics.pipeline.seconds += elapsed
-        self.statistics.pipeline.busy_seconds += elapsed * len(self._flights)
+    def _room(self) -> int:
+        """Candidates that can still be of use: the last token of the answer needs no row."""
+        tokens = self._context.max_tokens - self.statistics.emitted
+        return min(tokens, self._context.context_limit - len(self.history)) - 1
 
 
-def _outcome(flight: _Flight, rejected: Rejection | None, now: float) -> WindowOutcome:
+def _outcome(flight: Flight, rejected: Rejection | None, elapsed_ms: float) -> WindowOutcome:
     plan = flight.plan
-    elapsed_ms = (now - flight.sent_at) * 1000
     return WindowOutcome(
         plan.window, plan.epoch, plan.width, flight.accepted, rejected, flight.stale, elapsed_ms
     )

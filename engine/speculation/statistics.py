@@ -6,10 +6,13 @@ window yields on top of its drafts is never an accepted draft.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.speculation.types import SOURCES, Origin, Source
+from engine.protocol.messages import PredictedTokens
+from engine.speculation.stream import Candidate
+from engine.speculation.types import SOURCES, Origin, Source, WindowPlan
 
 
 @dataclass(slots=True)
@@ -107,16 +110,32 @@ class Statistics:
         """Drafts that were committed."""
         return sum(count.accepted for count in self.sources.values())
 
-    def add_proposed(self, source: Source, position: int) -> None:
-        """A draft went out as number `position` (from 0) of its window."""
-        self.sources[source].proposed += 1
-        while len(self.proposed_per_position) <= position:
-            self.proposed_per_position.append(0)
-            self.accepted_per_position.append(0)
-        self.proposed_per_position[position] += 1
+    def add_window(self, plan: WindowPlan, drafts: Sequence[Candidate]) -> None:
+        """A window went out."""
+        self.windows += 1
+        self.drafted_windows += plan.width > 0
+        self.width.add(plan.width)
+        self.pipeline.in_flight_max = max(self.pipeline.in_flight_max, plan.in_flight)
+        missing = plan.width - len(self.proposed_per_position)
+        if missing > 0:
+            self.proposed_per_position.extend([0] * missing)
+            self.accepted_per_position.extend([0] * missing)
+        for position, draft in enumerate(drafts):
+            self.sources[draft.source].proposed += 1
+            self.proposed_per_position[position] += 1
+
+    def add_reply(self, *, direct: bool) -> None:
+        """A reply came, on the return link or on the lane."""
+        self.direct_replies += direct
+        self.fallback_replies += not direct
+
+    def add_stale(self, reply: PredictedTokens) -> None:
+        """A window came back that no longer mattered."""
+        self.pipeline.stale_windows += 1
+        self.pipeline.stale_ms += sum(time.compute_us for time in reply.times) / 1000
 
     def add_accepted(self, source: Source, position: int) -> None:
-        """That draft was committed."""
+        """A draft, number `position` (from 0) of its window, was committed."""
         self.sources[source].accepted += 1
         self.accepted_per_position[position] += 1
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from itertools import groupby, islice
+from operator import attrgetter
+from typing import NamedTuple
 
 from engine.speculation.types import Source
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A drafted token. `evidence` is the depth of an MTP or model draft (0 first), the matched length of an
-    n-gram draft; acceptance is estimated from it."""
+class Candidate(NamedTuple):
+    """A drafted token. What is known of it is what its chance of acceptance is estimated from.
+
+    `evidence`: depth of an MTP or model draft (0 first), or the matched length of an n-gram draft, counting
+    the candidates before it. `confidence`: the proposer's own probability, negative when it gives none.
+    """
 
     token: int
     source: Source
     evidence: int
+    confidence: float = -1.0
 
 
 class Stream:
@@ -37,21 +41,25 @@ class Stream:
     @property
     def unsent(self) -> int:
         """Candidates that no window holds yet."""
-        return len(self) - self.sent
+        return len(self._candidates) - self._head - self.sent
 
     def first(self) -> Candidate | None:
         """The candidate for the next position, or None."""
-        return self._candidates[self._head] if len(self) else None
+        return self._candidates[self._head] if self._head < len(self._candidates) else None
+
+    def last(self) -> Candidate | None:
+        """The last candidate, or None."""
+        return self._candidates[-1] if self._head < len(self._candidates) else None
+
+    def ahead(self, limit: int) -> list[Candidate]:
+        """At most `limit` candidates from the next position on, sent or not."""
+        return self._candidates[self._head : self._head + limit]
 
     def pending(self) -> list[int]:
         """The tokens of all candidates: the optimistic suffix of the committed text."""
-        return [candidate.token for candidate in self._candidates[self._head :]]
+        return [candidate.token for candidate in islice(self._candidates, self._head, None)]
 
-    def waiting(self) -> list[Candidate]:
-        """The candidates that no window holds yet."""
-        return self._candidates[self._head + self.sent :]
-
-    def extend(self, candidates: Sequence[Candidate]) -> None:
+    def extend(self, candidates: Iterable[Candidate]) -> None:
         """Append candidates behind the ones that are here."""
         self._candidates.extend(candidates)
 
@@ -76,4 +84,5 @@ class Stream:
 
 def spans(candidates: Sequence[Candidate]) -> tuple[tuple[Source, int], ...]:
     """(source, number of tokens) of the runs in `candidates`, in order."""
-    return tuple((source, len(list(run))) for source, run in groupby(candidates, key=lambda c: c.source))
+    runs = groupby(candidates, key=attrgetter("source"))
+    return tuple((source, sum(1 for _ in run)) for source, run in runs)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
+
+from engine.speculation.costs import CostModel
+from engine.speculation.ngram_counts import NgramCounts
 
 StopSignal = Literal["end", "stop"]
-"""`end`: the token is an end-of-generation token and no part of the text; `stop`: it completes a stop string."""
+"""`end`: an end-of-generation token, no part of the text; `stop`: the token completes a stop string."""
 
 StopCheck = Callable[[int], StopSignal | None]
 
@@ -25,6 +28,17 @@ Source = Literal["mtp", "ngram", "draft"]
 SOURCES: tuple[Source, ...] = ("mtp", "ngram", "draft")
 
 
+class DraftRunner(Protocol):
+    """Runs a draft model of the same vocabulary. It drafts ahead, also beyond what was asked for."""
+
+    def drafted(self, history: Sequence[int], pending: Sequence[int], budget: int) -> Sequence[int]:
+        """The tokens, at most `budget`, that it has drafted so far to follow history + pending.
+
+        Never blocks. When there are none yet it goes on from there, and its owner calls
+        `DecodeLoop.drafts_ready` when there are. `history` must be read before the call returns.
+        """
+
+
 def never_stop(token: int) -> StopSignal | None:
     """A `StopCheck` for answers that end by length alone."""
     return None
@@ -32,8 +46,10 @@ def never_stop(token: int) -> StopSignal | None:
 
 @dataclass(frozen=True, slots=True)
 class LoopContext:
-    """What one request brings along. Nothing in it is shared with another request.
+    """What one request brings along.
 
+    Nothing is shared with another request unless it is given here: a model of the `costs` (a property of the
+    machines), a draft model's runner, n-gram counts (which are only read).
     `stop` is called exactly once for every token that is about to be committed, in order, and for no other.
     Window and epoch numbers of a session must never be reused (a stage remembers which epochs were
     cancelled), so the next request of a session starts from the `next_window` and `next_epoch` of the last.
@@ -46,6 +62,10 @@ class LoopContext:
     native_mtp: bool = False
     can_rollback: bool = True
     stop: StopCheck = never_stop
+    costs: CostModel | None = None
+    draft_runner: DraftRunner | None = None
+    dynamic_ngrams: NgramCounts | None = None
+    static_ngrams: NgramCounts | None = None
     first_window: int = 0
     first_epoch: int = 0
 

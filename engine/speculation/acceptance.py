@@ -1,0 +1,102 @@
+"""How likely a candidate is to be accepted, learnt within one request.
+
+An n-gram draft is judged by the length of the match before it (the candidates before it count: they have been
+right if it matters), a draft with a confidence by that, any other by its depth. Every committed token for
+which there was a candidate is an observation, whether the candidate had been sent or not, so a source that is
+not used is still known.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from math import sqrt
+
+from engine.speculation.stream import Candidate
+
+MEMORY = 64  # observations after which an old one counts for 1/e
+CERTAIN = 0.995  # nothing is ever more likely than this
+
+
+class Rate:
+    """A share of successes, from a prior worth `weight` observations and what was seen."""
+
+    __slots__ = ("_count", "_hits", "mean", "prior", "weight")
+
+    def __init__(self, prior: float, weight: float) -> None:
+        self.prior = prior
+        self.weight = weight
+        self._hits = 0.0
+        self._count = 0.0
+        self.mean = prior
+
+    def observe(self, success: bool) -> None:
+        """One more observation; older ones fade."""
+        keep = 1.0 - 1.0 / MEMORY
+        self._hits = self._hits * keep + success
+        self._count = self._count * keep + 1.0
+        mean = (self._hits + self.prior * self.weight) / (self._count + self.weight)
+        self.mean = min(mean, CERTAIN)
+
+    @property
+    def optimistic(self) -> float:
+        """The mean plus one standard deviation of what we believe."""
+        spread = sqrt(self.mean * (1.0 - self.mean) / (self._count + self.weight + 1.0))
+        return min(self.mean + spread, CERTAIN)
+
+
+# (shortest match, prior acceptance of the next token)
+NGRAM_PRIORS = (
+    (0, 0.3),
+    (3, 0.45),
+    (4, 0.55),
+    (6, 0.7),
+    (8, 0.85),
+    (12, 0.92),
+    (16, 0.95),
+    (24, 0.97),
+    (40, 0.98),
+)
+# (least confidence, prior acceptance)
+CONFIDENCE_PRIORS = ((0.0, 0.25), (0.3, 0.4), (0.5, 0.55), (0.7, 0.7), (0.85, 0.82), (0.95, 0.93))
+DEPTH_PRIORS = (0.62, 0.58, 0.55, 0.5)
+PRIOR_WEIGHT = 4.0
+
+
+class Acceptance:
+    """Estimates of one request."""
+
+    def __init__(self) -> None:
+        self._ngram_bounds = [bound for bound, _ in NGRAM_PRIORS]
+        self._ngram = [Rate(prior, PRIOR_WEIGHT) for _, prior in NGRAM_PRIORS]
+        self._confidence_bounds = [bound for bound, _ in CONFIDENCE_PRIORS]
+        self._confidence = [Rate(prior, PRIOR_WEIGHT) for _, prior in CONFIDENCE_PRIORS]
+        self._depth = [Rate(prior, PRIOR_WEIGHT) for prior in DEPTH_PRIORS]
+
+    def rate(self, candidate: Candidate) -> Rate:
+        """The estimate for a candidate, given that those before it are right."""
+        if candidate.source == "ngram":
+            return self._ngram[bisect_right(self._ngram_bounds, candidate.evidence) - 1]
+        if candidate.confidence >= 0:
+            return self._confidence[bisect_right(self._confidence_bounds, candidate.confidence) - 1]
+        return self.at_depth(candidate.evidence)
+
+    def at_depth(self, depth: int) -> Rate:
+        """The estimate for a draft at this depth when nothing else is known of it."""
+        return self._depth[min(depth, len(self._depth) - 1)]
+
+    def observe(self, candidate: Candidate, right: bool) -> None:
+        """The target has decided about a candidate whose predecessors were all right."""
+        self.rate(candidate).observe(right)
+        if candidate.source != "ngram" and candidate.confidence >= 0:
+            self.at_depth(candidate.evidence).observe(right)
+
+    def survivals(self, candidates: Sequence[Candidate], *, optimistic: bool = False) -> list[float]:
+        """Chance that the first 1, 2, .. of the candidates are all right."""
+        survivals = []
+        survival = 1.0
+        for candidate in candidates:
+            rate = self.rate(candidate)
+            survival *= rate.optimistic if optimistic else rate.mean
+            survivals.append(survival)
+        return survivals

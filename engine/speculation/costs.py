@@ -1,0 +1,156 @@
+"""What a window costs: milliseconds by number of rows, per stage and for the network, learnt from replies.
+
+The model is a property of the machines and not of a request, so a caller may share one between requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.protocol.messages import StageTime
+
+SMOOTHING = 0.2  # weight of a new measurement once there are several
+OUTLIER = 3.0  # a measurement counts for at most this many times the mean
+NOTABLE = 0.02  # relative change that makes the tables anew
+LONG_CATCH_UP = 16  # rows
+DRAFT_SHARE = 0.2  # prior of one MTP draft, as a share of a plain step's compute
+
+
+class RowCosts:
+    """Milliseconds by number of rows. Between measured counts it is linear; a single measured count is
+    extended with `growth` times proportionality: 1 for compute (until measured), 0 for the network."""
+
+    def __init__(self, growth: float) -> None:
+        self._growth = growth
+        self._means: dict[int, float] = {}
+        self._counts: dict[int, int] = {}
+
+    def observe(self, rows: int, ms: float) -> bool:
+        """Add a measurement; True when the picture changed notably."""
+        mean, count = self._means.get(rows), self._counts.get(rows, 0)
+        self._counts[rows] = count + 1
+        if mean is None:
+            self._means[rows] = ms
+            return True
+        if count >= 3:
+            ms = min(ms, OUTLIER * mean)
+        new = mean + max(SMOOTHING, 1.0 / (count + 1)) * (ms - mean)
+        self._means[rows] = new
+        return abs(new - mean) > NOTABLE * mean
+
+    def measured(self, rows: int) -> bool:
+        """Whether this number of rows was ever measured."""
+        return rows in self._means
+
+    def table(self, most: int) -> list[float]:
+        """Milliseconds for 0..most rows (entry 0 is 0), never falling; all 0 before the first measurement."""
+        if not self._means:
+            return [0.0] * (most + 1)
+        known = sorted(self._means.items())
+        table = [0.0]
+        segment = 0
+        for rows in range(1, most + 1):
+            while segment < len(known) - 1 and known[segment + 1][0] <= rows:
+                segment += 1
+            table.append(max(table[-1], self._at(rows, known, segment)))
+        return table
+
+    def _at(self, rows: int, known: Sequence[tuple[int, float]], segment: int) -> float:
+        low, low_ms = known[segment]
+        if rows < low:
+            return low_ms * (1.0 - self._growth * (low - rows) / low)
+        if segment + 1 < len(known):
+            high, high_ms = known[segment + 1]
+            return low_ms + (high_ms - low_ms) * (rows - low) / (high - low)
+        first, first_ms = known[0]
+        measured = low > first  # more than one count
+        slope = max(0.0, (low_ms - first_ms) / (low - first)) if measured else self._growth * low_ms / low
+        return low_ms + slope * (rows - low)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTimes:
+    """Milliseconds by number of rows: a whole loop of one window, and its slowest stage alone."""
+
+    loop: list[float]
+    slowest: list[float]
+    first: list[float]  # the first stage
+
+
+class CostModel:
+    """See the module docstring."""
+
+    def __init__(self) -> None:
+        self._stages: dict[int, RowCosts] = {}
+        self._network = RowCosts(growth=0.0)
+        self._draft_ms = 0.0
+        self._drafts = 0
+        self._times = LoopTimes([], [], [])
+        self._changed = True
+
+    @property
+    def known(self) -> bool:
+        """True once a window was measured."""
+        return bool(self._stages)
+
+    def measured(self, rows: int) -> bool:
+        """Whether windows of this many rows were ever measured on every stage."""
+        return all(stage.measured(rows) for stage in self._stages.values())
+
+    def observe_stage(self, stage: int, rows: int, ms: float) -> None:
+        """Compute of one stage: a part of a window, or a prefill chunk, or a calibration run."""
+        costs = self._stages.get(stage)
+        if costs is None:
+            costs = self._stages[stage] = RowCosts(growth=1.0)
+        self._changed |= costs.observe(rows, ms)
+
+    def observe_window(
+        self, rows: int, times: Sequence[StageTime], elapsed_ms: float, *, head_ms: float = 0.0
+    ) -> None:
+        """A window came back after `elapsed_ms`; the last stage's compute contains `head_ms` of drafting."""
+        accounted = 0.0
+        for time in times:
+            accounted += (time.queue_us + time.compute_us) / 1000
+            last = time is times[-1]
+            self.observe_stage(
+                time.stage, rows, max(0.0, time.compute_us / 1000 - (head_ms if last else 0.0))
+            )
+        self._changed |= self._network.observe(rows, max(0.0, elapsed_ms - accounted))
+
+    def observe_drafting(self, drafts: int, ms: float, skipped: int) -> None:
+        """The MTP head took `ms` for this many drafts, after `skipped` rows that it had not been fed before.
+
+        A long catch-up says nothing about the price of drafting in every window and is left out.
+        """
+        if skipped > LONG_CATCH_UP:
+            return
+        each = ms / drafts
+        self._drafts += 1
+        if self._drafts > 3:
+            each = min(each, OUTLIER * self._draft_ms)
+        self._draft_ms += max(SMOOTHING, 1.0 / self._drafts) * (each - self._draft_ms)
+
+    def draft_ms(self, drafts: int) -> float:
+        """What this many MTP drafts cost at the last stage."""
+        if not drafts:
+            return 0.0
+        if self._drafts:
+            return drafts * self._draft_ms
+        times = self.times(1)
+        network = self._network.table(1)[1]
+        return drafts * DRAFT_SHARE * (times.loop[1] - network)
+
+    def times(self, most: int) -> LoopTimes:
+        """Tables for 0..most rows or more. All zero before the first measurement."""
+        if self._changed or len(self._times.loop) <= most:
+            most = max(most, len(self._times.loop) - 1)
+            stages = [costs.table(most) for _, costs in sorted(self._stages.items())] or [[0.0] * (most + 1)]
+            network = self._network.table(most)
+            self._times = LoopTimes(
+                loop=[sum(column) for column in zip(network, *stages, strict=True)],
+                slowest=[max(column) for column in zip(*stages, strict=True)],
+                first=stages[0],
+            )
+            self._changed = False
+        return self._times

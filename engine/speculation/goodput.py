@@ -1,0 +1,205 @@
+"""The default policy: as wide and as deep as maximises expected committed tokens per expected time.
+
+Notation: S(j) = chance that the first j candidates are all right, L(r) = milliseconds of a whole loop with r
+rows, M(r) = those of its slowest stage, D(n) = price of n MTP drafts at the last stage, lambda = tokens per
+millisecond of the best way to decode without what is on offer (plain, or MTP drafts of the best length).
+
+- One window with w drafts commits 1 + S(1) + .. + S(w) tokens and takes L(w+1).
+- A stream of windows with w drafts, d under way, commits 1 + S(1) + S(2) + .. and takes
+  L(w+1) + B * (S(w+1) + S(2w+1) + ..) + waste, where B = max(M(w), L(w)/d) is the time between replies
+  and the waste is what stages still spend on windows that turn out stale.
+
+Options differ in how long they last, so they are compared by tokens - lambda * time (the average-reward
+form of tokens per time). What is not worth it by what is known may still be worth finding out: at most
+`EXPLORE` of the time goes into such probes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+from engine.config.plan import SpeculationPlan
+from engine.speculation.acceptance import Acceptance
+from engine.speculation.costs import CostModel, LoopTimes
+from engine.speculation.policies import PLAIN, Choice, Offer, Verified
+from engine.speculation.statistics import Statistics
+
+WIDTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+MARGIN = 0.02  # tokens that an option must be better than plain decoding
+WASTE = 0.75  # share of a slowest stage's window that a rejection costs while windows follow each other
+EXPLORE = 0.01  # share of the time
+ADVANCE = 64  # plain steps' worth of time that exploring may count on from the start
+
+
+class GoodputPolicy:
+    """See the module docstring."""
+
+    def __init__(
+        self, plan: SpeculationPlan, acceptance: Acceptance, costs: CostModel, counters: Statistics
+    ) -> None:
+        self._plan = plan
+        self._acceptance = acceptance
+        self._costs = costs
+        self._counters = counters
+        self._drafts_follow = False
+        self._explored_ms = 0.0
+        self._width = 0
+
+    # Choosing
+
+    def choose(self, offer: Offer) -> Choice:
+        """The option of the highest value."""
+        self._drafts_follow = offer.drafts_follow
+        if not self._costs.known:
+            return Choice(0, 1, "measuring")
+        available = len(offer.candidates)
+        if not available or not offer.width_limit:
+            return PLAIN
+        survivals = self._acceptance.survivals(offer.candidates)
+        times = self._costs.times(offer.width_limit + 1)
+        pace = self._pace(times)
+        choice, value = PLAIN, 1.0 - pace * times.loop[1] + MARGIN
+        for option, worth in self._options(offer, survivals, times, pace):
+            if worth > value:
+                choice, value = option, worth
+        if choice is PLAIN and not offer.sent:
+            choice = self._probe(offer, survivals, times, pace)
+        self._count(choice, offer)
+        return choice
+
+    def _options(
+        self, offer: Offer, survivals: Sequence[float], times: LoopTimes, pace: float
+    ) -> list[tuple[Choice, float]]:
+        options = []
+        available = len(survivals)
+        widths = [width for width in WIDTHS if width <= min(available, offer.width_limit)]
+        if not offer.sent:
+            expected = 1.0
+            committed = [expected := expected + survival for survival in survivals]
+            for width in widths:
+                worth = committed[width - 1] - pace * times.loop[width + 1]
+                options.append((Choice(width, 1, "one window"), worth))
+        if available < 3 and not offer.sent:
+            return options
+        stream = _Stream(
+            survivals, self._acceptance.rate(offer.candidates[-1]).mean if offer.refillable else 0.0
+        )
+        for width in widths:
+            if offer.refillable:
+                took = times.loop[width + 1] * (1.0 + stream.reached(width + 1, width))
+                options.append((Choice(width, 1, "windows in turn"), stream.tokens - pace * took))
+            if offer.depth_limit > 1:
+                loop, slowest = times.loop[width], times.slowest[width]
+                depth = min(offer.depth_limit, max(2, ceil(loop / slowest))) if slowest else offer.depth_limit
+                between = max(slowest, loop / depth)
+                waste = WASTE * slowest * slowest / between if between else 0.0
+                took = times.loop[width + 1] + between * stream.reached(width, width) + waste
+                options.append((Choice(width, depth, "pipelined"), stream.tokens - pace * took))
+        return options
+
+    def _count(self, choice: Choice, offer: Offer) -> None:
+        if offer.depth_limit > 1 and len(offer.candidates) >= 3:
+            self._counters.pipeline.permits += choice.depth > 1
+            self._counters.pipeline.suppressed += choice.depth == 1
+        if (
+            choice.width < len(offer.candidates) - offer.sent
+        ):  # else the candidates were short, not the policy
+            self._counters.width.grows += choice.width > self._width
+            self._counters.width.shrinks += choice.width < self._width
+            self._width = choice.width
+
+    # Drafting
+
+    def _pace(self, times: LoopTimes) -> float:
+        """lambda: tokens per millisecond of plain decoding or of the best MTP draft length."""
+        return max(rate for rate in self._draft_rates(times, optimistic=False))
+
+    def _draft_rates(self, times: LoopTimes, *, optimistic: bool) -> list[float]:
+        """Tokens per millisecond when every window asks for, and verifies, 0, 1, .. MTP tokens."""
+        tokens = survival = 1.0
+        rates = [1.0 / max(times.loop[1], 1e-6)]
+        if self._drafts_follow:
+            for depth in range(min(self._plan.draft_max, len(times.loop) - 2)):
+                rate = self._acceptance.at_depth(depth)
+                survival *= rate.optimistic if optimistic else rate.mean
+                tokens += survival
+                rates.append(tokens / (times.loop[depth + 2] + self._costs.draft_ms(depth + 1)))
+        return rates
+
+    def draft_budget(self, fresh: float, limit: int) -> int:
+        """As many drafts as are worth their price at the last stage, weighed by the chance to need them."""
+        if limit <= 0 or not self._costs.known:
+            return 0
+        self._drafts_follow = True
+        most = min(self._plan.draft_max, limit)
+        times = self._costs.times(most + 1)
+        pace = self._pace(times)
+        best, best_worth = 0, 0.0
+        tokens, survival = 1.0, 1.0
+        for drafts in range(1, most + 1):
+            survival *= self._acceptance.at_depth(drafts - 1).mean
+            tokens += survival
+            gain = tokens - 1.0 - pace * (times.loop[drafts + 1] - times.loop[1])
+            worth = fresh * gain - pace * self._costs.draft_ms(drafts)
+            if worth > best_worth:
+                best, best_worth = drafts, worth
+        if best == 0 and fresh >= 1.0:
+            best = self._draft_probe(times, most)
+        return best
+
+    # Exploring
+
+    def _allowance(self, times: LoopTimes) -> float:
+        elapsed = self._counters.pipeline.seconds * 1000
+        return EXPLORE * (elapsed + ADVANCE * times.loop[1]) - self._explored_ms
+
+    def _draft_probe(self, times: LoopTimes, most: int) -> int:
+        """Drafts to ask for only to see how good they are, where they would pay if they were very good."""
+        rates = self._draft_rates(times, optimistic=True)[: most + 1]
+        drafts = max(range(len(rates)), key=rates.__getitem__)
+        price = self._costs.draft_ms(drafts)
+        if drafts == 0 or price > self._allowance(times):
+            return 0
+        self._explored_ms += price
+        self._counters.probes += 1
+        return drafts
+
+    def _probe(self, offer: Offer, survivals: Sequence[float], times: LoopTimes, pace: float) -> Choice:
+        """A window of a size never measured, where it would pay if more rows cost next to nothing."""
+        expected, measured = 1.0, times.loop[1]
+        for width, survival in enumerate(survivals[: offer.width_limit], start=1):
+            expected += survival
+            if self._costs.measured(width + 1):
+                measured = times.loop[width + 1]
+            elif width in (1, 3, 7) and expected - pace * measured > 1.0 - pace * times.loop[1] + MARGIN:
+                loss = times.loop[width + 1] - expected / pace
+                if loss <= self._allowance(times):
+                    self._counters.probes += 1
+                    return Choice(width, 1, "probe", probe=True)
+        return PLAIN
+
+    def verified(self, window: Verified) -> None:
+        """Charge what a probe has cost."""
+        if window.probe:
+            plain_ms = window.committed * self._costs.times(1).loop[1]
+            self._explored_ms += max(0.0, window.elapsed_ms - plain_ms)
+
+
+class _Stream:
+    """A run of candidates that may go on beyond those in sight, at the acceptance `onward` of each."""
+
+    def __init__(self, survivals: Sequence[float], onward: float) -> None:
+        self._survivals = survivals
+        self._onward = onward
+        self.tokens = 1.0 + sum(survivals) + survivals[-1] * onward / (1.0 - onward)
+
+    def reached(self, first: int, step: int) -> float:
+        """Expected number of windows after the first that matter: S at `first` + 1, and every `step` on."""
+        survivals, onward = self._survivals, self._onward
+        inside = survivals[first::step]
+        total = sum(inside)
+        if onward:
+            following = first + len(inside) * step - len(survivals) + 1
+            total += survivals[-1] * onward**following / (1.0 - onward**step)
+        return total

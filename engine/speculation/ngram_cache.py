@@ -1,0 +1,115 @@
+"""Drafting from n-gram counts, as llama.cpp's `ngram-cache` does it.
+
+Three tiers are asked in turn: the **context** (this request's own text, lax thresholds), **dynamic** (earlier
+answers, strict thresholds) and **static** (a text corpus, 2-grams only). The first two go from the longest
+n-gram to the shortest; the static counts weigh their candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from engine.speculation.ngram_counts import STATIC_NGRAM, Followers, NgramCounts
+from engine.speculation.stream import Candidate
+
+
+class Thresholds(NamedTuple):
+    """What n-grams need to draft, by order of size in the configured range: samples, and share in percent."""
+
+    samples: tuple[int, int, int, int]
+    percent: tuple[int, int, int, int]
+
+
+LAX = Thresholds((2, 2, 1, 1), (66, 50, 50, 50))
+STRICT = Thresholds((4, 3, 2, 2), (75, 66, 66, 66))
+STATIC_WEIGHT = 100
+
+
+class NgramCache:
+    """`NgramProposer` over counts. `dynamic` and `static` are read, never written."""
+
+    def __init__(
+        self,
+        history: Sequence[int],
+        *,
+        smallest: int,
+        largest: int,
+        max_proposal: int,
+        dynamic: NgramCounts | None = None,
+        static: NgramCounts | None = None,
+    ) -> None:
+        self.context = NgramCounts(smallest, largest)
+        self._history = history
+        self._max_proposal = max_proposal
+        self._dynamic = dynamic
+        self._static = static
+        self._longest_first = [(number, size) for number, size in enumerate(self.context.sizes)][::-1]
+        self._counted = 0
+
+    def observe(self) -> None:
+        """Count the tokens that are new in the history."""
+        self.context.count(self._history, self._counted)
+        self._counted = len(self._history)
+
+    def propose(self, pending: Sequence[int], budget: int) -> list[Candidate]:
+        """At most `budget` tokens to follow history + pending; each must meet the thresholds of a tier."""
+        self.observe()
+        longest = max(self.context.sizes[-1], STATIC_NGRAM)
+        text = [*self._history[-longest:], *pending]
+        candidates: list[Candidate] = []
+        for ahead in range(min(budget, self._max_proposal)):
+            token, size = self._next(text)
+            if size == 0:
+                break
+            text.append(token)
+            candidates.append(Candidate(token, "ngram", size + ahead))
+        return candidates
+
+    def _next(self, text: list[int]) -> tuple[int, int]:
+        """(token, size of the n-gram that drafts it); size 0 when no tier does."""
+        weights = self._static.get(tuple(text[-STATIC_NGRAM:])) if self._static else None
+        found = self._best(self.context, LAX, text, weights)
+        if not found[1] and self._dynamic is not None:
+            found = self._best(self._dynamic, STRICT, text, weights)
+        if (
+            not found[1]
+            and weights is not None
+            and _enough(weights, weights.best_count, LAX, STATIC_NGRAM - 1)
+        ):
+            found = (weights.best, STATIC_NGRAM)
+        return found
+
+    def _best(
+        self, tier: NgramCounts, thresholds: Thresholds, text: list[int], weights: Followers | None
+    ) -> tuple[int, int]:
+        for number, size in self._longest_first:
+            if size > len(text):
+                continue
+            followers = tier.get(tuple(text[-size:]))
+            if followers is None:
+                continue
+            token, count = _heaviest(followers, weights)
+            if _enough(followers, count, thresholds, number):
+                return token, size
+        return -1, 0
+
+
+def _heaviest(followers: Followers, weights: Followers | None) -> tuple[int, int]:
+    """The follower with the largest count, weighed by how often the static corpus has it; and its count."""
+    if weights is None:
+        return followers.best, followers.best_count
+    static = weights.counts
+
+    def weight(token: int) -> int:
+        return followers.counts[token] * (STATIC_WEIGHT * static[token] if token in static else 1)
+
+    token = max(followers.counts, key=weight)
+    return token, followers.counts[token]
+
+
+def _enough(followers: Followers, count: int, thresholds: Thresholds, number: int) -> bool:
+    return (
+        followers.total >= thresholds.samples[number]
+        and 100 * count >= thresholds.percent[number] * followers.total
+    )

@@ -1,0 +1,301 @@
+"""A discrete-event simulation of stages and links that drives the real `DecodeLoop`.
+
+The target is a fixed function of the text, so a case is exact and fast. A stage keeps the tokens of its cache
+as a chain of hashes and checks, for every window it computes, that it is not behind the window and that the
+rows it got were computed from the same text: a stage that kept a rejected row is found at the next window.
+Times are milliseconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from engine.config.plan import SpeculationPlan
+from engine.protocol.messages import Draft, PredictedTokens, StageTime
+from engine.speculation.loop import DecodeLoop
+from engine.speculation.types import Actions, LoopContext, WindowOutcome, WindowPlan
+
+CostTable = Callable[[int], float]
+
+
+def extend(chain: int, token: int) -> int:
+    """The chain of a text with one more token."""
+    return hash((chain, token))
+
+
+class Target:
+    """The model: the next token is a fixed function of the whole text before it."""
+
+    def next(self, chain: int) -> int:
+        raise NotImplementedError
+
+    def answer(self, prompt: Sequence[int], count: int) -> list[int]:
+        """What plain decoding yields."""
+        chain = 0
+        for token in prompt:
+            chain = extend(chain, token)
+        tokens: list[int] = []
+        for _ in range(count):
+            tokens.append(self.next(chain))
+            chain = extend(chain, tokens[-1])
+        return tokens
+
+
+class RandomTarget(Target):
+    """Any text leads to a token below `vocabulary`."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self.vocabulary = vocabulary
+
+    def next(self, chain: int) -> int:
+        return chain % self.vocabulary
+
+
+class ScriptTarget(Target):
+    """After the script's own beginnings comes its next token, after any other text a token from far away."""
+
+    def __init__(self, script: Sequence[int]) -> None:
+        self._next: dict[int, int] = {}
+        chain = 0
+        for token in script:
+            self._next[chain] = token
+            chain = extend(chain, token)
+
+    def next(self, chain: int) -> int:
+        return self._next.get(chain, 1_000_000 + chain % 1000)
+
+
+@dataclass
+class FakeMtp:
+    """The head of the last stage: right with the given chance, and sure of itself to that extent if `honest`."""
+
+    acceptance: float = 0.63
+    honest: bool = False
+    head_ms: float = 2.4
+    catch_up_ms: float = 0.25
+    seed: int = 1
+
+    def draft(self, target: Target, chain: int, position: int, budget: int) -> tuple[list[int], list[float]]:
+        tokens, probabilities = [], []
+        for depth in range(budget):
+            random = Random(hash((self.seed, position, depth)))
+            chance = random.random() ** (1 / self.acceptance - 1) if self.honest else self.acceptance
+            right = random.random() < chance
+            token = target.next(chain) if right else 2_000_000 + random.randrange(1000)
+            tokens.append(token)
+            probabilities.append(chance)
+            chain = extend(chain, token)
+        return tokens, probabilities if self.honest else []
+
+
+@dataclass
+class Message:
+    """A window on its way through the stages; `chains` are what a stage hands on instead of activations."""
+
+    plan: WindowPlan
+    arrived: float = 0.0
+    stale: bool = False
+    chains: list[int] | None = None
+    times: list[StageTime] = field(default_factory=list)
+
+
+class FakeStage:
+    """A cache, a queue and one worker."""
+
+    def __init__(self, index: int, cost: CostTable, prompt: Sequence[int]) -> None:
+        self.index = index
+        self.cost = cost
+        self.chains = [0]
+        for token in prompt:
+            self.chains.append(extend(self.chains[-1], token))
+        self.queue: deque[Message] = deque()
+        self.busy = False
+        self.cancelled = -1
+        self.computed_rows = 0
+
+    @property
+    def length(self) -> int:
+        return len(self.chains) - 1
+
+    def compute(self, message: Message) -> None:
+        """Trim to the window's start and append its rows."""
+        plan = message.plan
+        assert self.length >= plan.start, f"stage {self.index} has {self.length}, window starts at {plan.start}"
+        del self.chains[plan.start + 1 :]
+        for token in plan.tokens:
+            self.chains.append(extend(self.chains[-1], token))
+        rows = self.chains[plan.start + 1 :]
+        assert message.chains in (None, rows), f"stage {self.index} computes from another text than the one before"
+        message.chains = rows
+        self.computed_rows += len(rows)
+
+
+@dataclass
+class Result:
+    """What a simulated answer was and took."""
+
+    tokens: list[int]
+    origins: list[str]
+    elapsed_ms: float  # until the last token
+    loop: DecodeLoop
+    stages: list[FakeStage]
+    plans: list[WindowPlan]
+    outcomes: list[WindowOutcome]
+    finished: str
+
+
+class Simulation:
+    """One request over `costs` stages, one way of `hops_ms` between neighbours, `return_ms` back."""
+
+    def __init__(
+        self,
+        target: Target,
+        context: LoopContext,
+        plan: SpeculationPlan,
+        *,
+        costs: Sequence[CostTable],
+        hops_ms: Sequence[float],
+        return_ms: float,
+        mtp: FakeMtp | None = None,
+        overhead_ms: float = 0.2,
+        jitter_ms: float = 0.0,
+        noise: float = 0.0,
+        seed: int = 0,
+        fallback: float = 0.0,
+    ) -> None:
+        self.target = target
+        self.loop = DecodeLoop(plan, context)
+        self.stages = [FakeStage(index, cost, context.prompt[:-1]) for index, cost in enumerate(costs)]
+        self._hops_ms = [0.0, *hops_ms, return_ms]
+        self._mtp = mtp
+        self._overhead_ms = overhead_ms
+        self._jitter_ms = jitter_ms
+        self._noise = noise
+        self._fallback = fallback
+        self._random = Random(seed)
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = 0
+        self._now = 0.0
+        self._link_free = [0.0] * len(self._hops_ms)
+        self._not_drafted = 0
+        self._result = Result([], [], 0.0, self.loop, self.stages, [], [], "")
+
+    def run(self, until: Callable[[DecodeLoop], bool] = lambda _: False) -> Result:
+        """Run to the end; when `until` becomes true the request is cancelled."""
+        self._perform(self.loop.start(0.0))
+        cancelled = False
+        while self._events and not self._result.finished:
+            self._now, _, event = heapq.heappop(self._events)
+            event()
+            if not cancelled and not self._result.finished and until(self.loop):
+                cancelled = True
+                self._perform(self.loop.cancel(self._now / 1000))
+        return self._result
+
+    # Coordinator
+
+    def _perform(self, actions: Actions) -> None:
+        if actions.cancel_epoch is not None:
+            epoch = actions.cancel_epoch
+            self._at(self._overhead_ms, lambda: self._cancel(0, epoch))
+        for plan in actions.windows:
+            message = Message(plan)
+            self._result.plans.append(plan)
+            self._at(self._overhead_ms, lambda message=message: self._arrive(0, message))
+        for item in actions.committed:
+            self._result.tokens.append(item.token)
+            self._result.origins.append(item.origin)
+            self._result.elapsed_ms = self._now
+        if actions.done is not None:
+            self._result.outcomes.append(actions.done)
+        if actions.finished is not None:
+            assert not self.loop.in_flight
+            self._result.finished = actions.finished
+
+    def _reply(self, reply: PredictedTokens) -> None:
+        direct = self._random.random() >= self._fallback
+        self._perform(self.loop.on_reply(reply, self._now / 1000, direct=direct))
+
+    # Stages
+
+    def _cancel(self, index: int, epoch: int) -> None:
+        self.stages[index].cancelled = max(self.stages[index].cancelled, epoch)
+        if index + 1 < len(self.stages):
+            self._hop(index + 1, lambda: self._cancel(index + 1, epoch))
+
+    def _arrive(self, index: int, message: Message) -> None:
+        message.arrived = self._now
+        self.stages[index].queue.append(message)
+        self._work(index)
+
+    def _work(self, index: int) -> None:
+        stage = self.stages[index]
+        while stage.queue and not stage.busy:
+            message = stage.queue.popleft()
+            if message.stale or message.plan.epoch <= stage.cancelled:
+                message.stale = True
+                self._pass_on(index, message)
+                continue
+            stage.busy = True
+            begun = self._now
+            stage.compute(message)
+            spent = stage.cost(len(message.plan.tokens)) * (1 + self._noise * self._random.random())
+            draft = None
+            if index + 1 == len(self.stages):
+                draft, head_ms = self._draft(message)
+                spent += head_ms
+            self._at(spent, lambda: self._done(index, message, begun, draft))
+
+    def _done(self, index: int, message: Message, begun: float, draft: Draft | None) -> None:
+        stage = self.stages[index]
+        stage.busy = False
+        queued, spent = begun - message.arrived, self._now - begun
+        message.times.append(StageTime(index, round(queued * 1000), round(spent * 1000), stage.length))
+        self._pass_on(index, message, draft)
+        self._work(index)
+
+    def _pass_on(self, index: int, message: Message, draft: Draft | None = None) -> None:
+        if index + 1 < len(self.stages):
+            self._hop(index + 1, lambda: self._arrive(index + 1, message))
+            return
+        plan = message.plan
+        predictions = () if message.stale else tuple(map(self.target.next, message.chains or ()))
+        reply = PredictedTokens(
+            0, plan.window, plan.epoch, plan.start, predictions, draft, message.stale, tuple(message.times)
+        )
+        self._hop(index + 1, lambda: self._reply(reply))
+
+    def _draft(self, message: Message) -> tuple[Draft | None, float]:
+        plan, chains = message.plan, message.chains
+        assert chains is not None
+        self._not_drafted += len(plan.tokens)
+        if self._mtp is None or not plan.draft_budget:
+            return None, 0.0
+        agreed = 0
+        while agreed + 1 < len(plan.tokens) and self.target.next(chains[agreed]) == plan.tokens[agreed + 1]:
+            agreed += 1
+        guess = self.target.next(chains[agreed])
+        position = plan.start + agreed + 2
+        tokens, probabilities = self._mtp.draft(
+            self.target, extend(chains[agreed], guess), position, plan.draft_budget
+        )
+        head_ms = len(tokens) * self._mtp.head_ms + max(0, self._not_drafted - 1) * self._mtp.catch_up_ms
+        self._not_drafted = 0
+        return Draft(position, guess, tuple(tokens), tuple(probabilities), round(head_ms * 1000)), head_ms
+
+    # Time
+
+    def _hop(self, link: int, event: Callable[[], None]) -> None:
+        """Over a link: delayed, never overtaking."""
+        delay = self._hops_ms[link] + self._jitter_ms * self._random.random()
+        arrival = max(self._now + delay, self._link_free[link])
+        self._link_free[link] = arrival
+        self._at(arrival - self._now, event)
+
+    def _at(self, delay: float, event: Callable[[], None]) -> None:
+        self._number += 1
+        heapq.heappush(self._events, (self._now + delay, self._number, event))
