@@ -22,7 +22,7 @@ from engine.coordinator.prompt import PromptBuilder
 from engine.coordinator.slots import Slot, choose_slot, take
 from engine.coordinator.stages import Stages
 from engine.errors import Busy, SkippyError, StageLost
-from engine.events import EngineState, Event, ModelReady, Notice, RequestFinished
+from engine.events import EngineState, Event, ModelReady, Notice, RequestFinished, StageState
 from engine.model.demo import resolve_model
 from engine.model.file import ModelFile
 from engine.protocol.messages import Message, StageInfo, WireType
@@ -38,7 +38,8 @@ class Engine:
 
     def __init__(self, plan: RunPlan, emit: Emit) -> None:
         self.plan = plan
-        self.emit = emit
+        self._forward_event = emit
+        self._incidents: list[dict[str, Any]] = []  # what the results of running answers will tell
         self.state = EngineState(state="starting")
         self.model_ready: ModelReady | None = None
         self._model: ModelFile | None = None
@@ -83,6 +84,12 @@ class Engine:
         if self._prompts is not None:
             self._prompts.close()
         self._set_state("stopped")
+
+    def emit(self, event: Event) -> None:
+        """Tell the front ends; warnings and restarts are also told in the results of running answers."""
+        if isinstance(event, Notice) or (isinstance(event, StageState) and event.state == "restarting"):
+            self._incidents.append(event.to_dict())
+        self._forward_event(event)
 
     def fail(self, error: SkippyError) -> None:
         """Starting failed; front ends are told why."""
@@ -151,6 +158,9 @@ class Engine:
 
     async def generate(self, request: GenerateRequest) -> RequestFinished:
         """Answer one request; every step of it is an event. Errors end it with finish reason `error`."""
+        if not self._running:
+            self._incidents.clear()
+        told_before = len(self._incidents)
         try:
             finished = await self._answer(request)
         except SkippyError as error:
@@ -160,6 +170,8 @@ class Engine:
             finished = self._refusal(
                 request, SkippyError(f"{type(error).__name__}: {error}", code="internal")
             )
+        finished.result["events"] = self._incidents[told_before:]
+        finished.result["events_dropped"] = 0  # a front end that lost some says so
         self.emit(finished)
         return finished
 
@@ -169,7 +181,12 @@ class Engine:
             at=time.monotonic(),
             request=request.request,
             finish_reason="error",
-            result={"error": {"code": error.code, "message": error.message, "hint": error.hint}},
+            result={
+                "text": "",
+                "token_ids": [],
+                "finish_reason": "error",
+                "error": {"code": error.code, "message": error.message, "hint": error.hint},
+            },
         )
 
     async def _answer(self, request: GenerateRequest) -> RequestFinished:
@@ -191,6 +208,7 @@ class Engine:
     ) -> GenerationSetting:
         assert self._prompts is not None
         assert self._stages is not None
+        stages = self._stages
         speculation = self.plan.speculation
         if request.strategy:
             speculation = replace(speculation, strategy=request.strategy)
@@ -207,7 +225,8 @@ class Engine:
             prefill_rows=min(self.plan.compute.prefill_rows, *rows),
             model=self.model_json(),
             exact=self._exact(chain.stages),
-            restarts=self._stages.restarts,
+            restarts=lambda: stages.restarts,
+            recover=lambda: self._ensure_chain(slot),
         )
 
     async def _checkout(self, chat: str) -> Slot:

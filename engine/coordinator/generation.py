@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,11 @@ class GenerationSetting:
     prefill_rows: int
     model: dict[str, Any]
     exact: bool
-    restarts: dict[int, int]
+    restarts: Callable[[], dict[int, int]]
+    recover: Callable[[], Awaitable[Chain]]  # a new chain in place of a lost one
+
+
+RECOVERIES = 3  # how often one answer is taken up again after a stage was lost
 
 
 class Generation:
@@ -75,10 +79,13 @@ class Generation:
         self._texts: list[str] = []  # texts of the tokens that the loop is about to commit
         self._token_ids: list[int] = []
         self._measure = AnswerMeasure(started=time.perf_counter(), prompt_tokens=len(setting.prompt))
-        self._next_chunk = 0  # first prompt position not sent yet
+        self._chain = setting.chain
+        self._inputs = setting.prompt  # tokens to prefill, the last one excepted
+        self._next_chunk = 0  # first position not sent yet
         self._chunks_in_flight = 0
-        self._prefilled = 0  # prompt positions the last stage has taken
+        self._prefilled = 0  # positions the last stage has taken
         self._decoding = False
+        self._started = False  # the decode loop has planned its first window
         self._cancelled = False
         self._failure: SkippyError | None = None  # what ended an answer that had begun
         self._loop = DecodeLoop(setting.speculation, self._loop_context())
@@ -113,15 +120,43 @@ class Generation:
         slot.cached = setting.prompt[:reused]  # until the end nothing else is certain
         self._emit_started(reused)
         try:
-            self._send(self._configuration())
-            self._pump_prefill()
-            reason = await self.finished
+            reason = await self._drive()
         except SkippyError as error:
             if not self._token_ids:
                 slot.cached = []
                 raise
             reason, self._failure = "error", error
         return self._finish(reason)
+
+    async def _drive(self) -> str:
+        """Run to the end; a lost stage is replaced and the same answer goes on."""
+        begin = self._begin
+        for _ in range(RECOVERIES):
+            try:
+                begin()
+                return await self.finished
+            except StageLost:
+                if self._loop.stop_reason is not None:
+                    return self._loop.stop_reason  # the answer was complete, only stale windows were lost
+                self.finished = asyncio.get_running_loop().create_future()
+                self._decoding = False
+                self._chunks_in_flight = 0
+                self._chain = await self._set.recover()
+                begin = self._begin_again
+        begin()
+        return await self.finished
+
+    def _begin(self) -> None:
+        self._send(self._configuration())
+        self._pump_prefill()
+
+    def _begin_again(self) -> None:
+        """New stages hold nothing: prefill the prompt and what was committed since, then go on."""
+        if self.finished.done():  # cancelled meanwhile
+            return
+        self._inputs = self._loop.history
+        self._next_chunk = self._prefilled = 0
+        self._begin()
 
     def on_message(self, message: Message, route: str) -> None:
         """A reply of the last stage, or an error of any stage. Called on the loop."""
@@ -172,8 +207,8 @@ class Generation:
 
         All prompt tokens but the last are prefilled: that one is the first window's row.
         """
-        prompt, credit = self._set.prompt, len(self._set.chain.stages) + 1
-        end = len(prompt) - 1
+        inputs, credit = self._inputs, len(self._chain.stages) + 1
+        end = len(inputs) - 1
         while self._next_chunk < end and self._chunks_in_flight < credit:
             start = self._next_chunk
             stop = min(end, start + self._set.prefill_rows)
@@ -181,8 +216,8 @@ class Generation:
                 Prefill(
                     session=self.slot.session,
                     start=start,
-                    tokens=tuple(prompt[start:stop]),
-                    next_token=prompt[stop],
+                    tokens=tuple(inputs[start:stop]),
+                    next_token=inputs[stop],
                     final=stop == end,
                 )
             )
@@ -192,7 +227,9 @@ class Generation:
             self._decoding = True
             if self._chunks_in_flight == 0:
                 self._measure.prefill_ended = time.perf_counter()
-            self._perform(self._loop.start(time.perf_counter()))
+            begin = self._loop.restart if self._started else self._loop.start
+            self._started = True
+            self._perform(begin(time.perf_counter()))
 
     def _on_prefilled(self, message: PrefillDone) -> None:
         self._chunks_in_flight -= 1
@@ -206,13 +243,13 @@ class Generation:
                 self.finished.set_result("cancelled")
         else:
             self._pump_prefill()
-        total = len(self._set.prompt) - 1 - self._measure.reused
+        before = self._measure.reused if self._inputs is self._set.prompt else 0
         self._emit(
             PrefillProgress(
                 at=time.monotonic(),
                 request=self._set.request.request,
-                done=message.end - self._measure.reused,
-                total=total,
+                done=message.end - before,
+                total=len(self._inputs) - 1 - before,
             )
         )
 
@@ -220,7 +257,7 @@ class Generation:
 
     def _on_reply(self, reply: PredictedTokens, route: str) -> None:
         now = time.perf_counter()
-        actions = self._loop.on_reply(reply, now, direct=route != "lane" or len(self._set.chain.stages) == 2)
+        actions = self._loop.on_reply(reply, now, direct=route != "lane" or len(self._chain.stages) == 2)
         self._perform(actions, reply, route, now)
 
     def _perform(
@@ -266,7 +303,7 @@ class Generation:
         return "stop" if stopped else None
 
     def _send(self, message: Message) -> None:
-        self._set.chain.send(message)
+        self._chain.send(message)
 
     def _fail(self, error: SkippyError) -> None:
         if not self.finished.done():
@@ -350,8 +387,8 @@ class Generation:
         """Remember what the caches hold, and sum the answer up."""
         slot, loop = self.slot, self._loop
         slot.next_window, slot.next_epoch = loop.next_window, loop.next_epoch
-        decoded = self._decoding and self._prefilled >= len(self._set.prompt) - 1
-        slot.cached = loop.history[: loop.kv_length] if decoded else self._set.prompt[: self._prefilled]
+        decoded = self._decoding and self._prefilled >= len(self._inputs) - 1
+        slot.cached = loop.history[: loop.kv_length] if decoded else self._inputs[: self._prefilled]
         result = self._result(reason)
         if self._failure is not None:
             slot.cached = []
@@ -365,7 +402,7 @@ class Generation:
         )
 
     def _result(self, reason: str) -> dict[str, Any]:
-        setting, chain = self._set, self._set.chain
+        setting, chain = self._set, self._chain
         self._text.flush()
         return {
             "text": self._text.text,
@@ -376,5 +413,5 @@ class Generation:
             "exact": setting.exact,
             "timings": self._measure.timings(len(self._token_ids)),
             "speculative": self._loop.statistics.to_json(),
-            "stages": self._measure.stage_results(chain.stages, chain.rtt_ms, setting.restarts),
+            "stages": self._measure.stage_results(chain.stages, chain.rtt_ms, setting.restarts()),
         }

@@ -18,6 +18,7 @@ from engine.coordinator.layout import (
     threads_per_stage,
 )
 from engine.coordinator.supervisor import LocalStage
+from engine.errors import LinkError
 from engine.events import Event, StageState
 from engine.model.file import ModelFile
 from engine.model.paths import log_dir
@@ -28,6 +29,15 @@ from engine.stage.worker import StageWorker
 
 Progress = Callable[[int, int], None]
 THIS_ENGINE = "this engine"
+
+
+async def _answers(hop: Hop) -> bool:
+    """Whether a stage shakes hands."""
+    try:
+        await probe(hop)
+    except LinkError:
+        return False
+    return True
 
 
 class Stages:
@@ -99,8 +109,14 @@ class Stages:
             await asyncio.to_thread(self._worker.close)
 
     async def restart_lost(self) -> None:
-        """Start the local processes that ended again."""
-        await asyncio.gather(*(self._start_process(stage) for stage in self._local if not stage.running))
+        """Start the local processes again that ended or that nobody answers in."""
+
+        async def restart(stage: LocalStage) -> None:
+            # The end of a process may be noticed later than the end of its link, and a process may hang.
+            if not (stage.running and await _answers(stage.hop)):
+                await self._start_process(stage)
+
+        await asyncio.gather(*(restart(stage) for stage in self._local))
 
     async def open(self, chain: Callable[[StageWorker | None], Chain]) -> Chain:
         """A lane through all stages. Raises LinkError, HandshakeRefused."""
