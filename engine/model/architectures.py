@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Capture = Literal["nextn", "layer_output"]
 
-SCALING_BOUND = "logits within 0.1 % of the largest: every boundary divides by sqrt(n_embd), which rounds"
+SCALING_BOUND = "logits within 0.2 % of the largest: every boundary divides by sqrt(n_embd), which rounds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Architecture:
         if self.input_scale is InputScale.TOKENS:
             return float(np.sqrt(np.float32(model.n_embd)))
         if self.input_scale is InputScale.KEY:
-            return float(model.key("embedding_scale", self.default_embedding_scale)) or 1.0
+            return derived.real(model, "embedding_scale", self.default_embedding_scale) or 1.0
         return 1.0
 
     def hidden_scale(self, model: ModelFile) -> float:

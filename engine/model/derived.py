@@ -44,9 +44,40 @@ def no_obstacle(model: ModelFile) -> str:
     return ""
 
 
+def bad_key(model: ModelFile, name: str, problem: str) -> ModelFileError:
+    """The error for a key of the architecture (`name` is without its prefix)."""
+    return ModelFileError(
+        f"{model.path}: {model.architecture}.{name}: {problem}", hint="convert the model again"
+    )
+
+
+def count(model: ModelFile, name: str, default: int = 0) -> int:
+    """A key that must be a whole number. Raises ModelFileError."""
+    value = model.key(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise bad_key(model, name, "is not a number from 0 on")
+    return value
+
+
+def real(model: ModelFile, name: str, default: float) -> float:
+    """A key that must be a number. Raises ModelFileError."""
+    value = model.key(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise bad_key(model, name, "is not a number")
+    return float(value)
+
+
+def per_layer(model: ModelFile, name: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """An array that must have an item for each block. Raises ModelFileError."""
+    n_blocks = model.n_layers + model.n_nextn
+    if len(values) != n_blocks:
+        raise bad_key(model, name, f"has {len(values)} items for {n_blocks} blocks")
+    return values
+
+
 def vocabulary_size(model: ModelFile) -> int:
     """Tokens as llama.cpp's model loaders count them; the token embedding may have more rows."""
-    return int(model.key("vocab_size", 0)) or len(model.metadata.get("tokenizer.ggml.tokens", ()))
+    return count(model, "vocab_size") or len(model.metadata.get("tokenizer.ggml.tokens", ()))
 
 
 def has_rope_sections(model: ModelFile) -> bool:
@@ -58,8 +89,8 @@ def has_rope_sections(model: ModelFile) -> bool:
 def head_length(model: ModelFile) -> int:
     """Values per attention head (llama_model_base::load_hparams)."""
     heads = model.key("attention.head_count", 1)
-    heads = heads[0] if isinstance(heads, tuple) else heads
-    return int(model.key("attention.key_length") or model.n_embd // max(heads, 1))
+    heads = heads[0] if isinstance(heads, tuple) and heads else count(model, "attention.head_count", 1)
+    return count(model, "attention.key_length") or model.n_embd // max(heads, 1)
 
 
 def gemma2_obstacle(model: ModelFile) -> str:
@@ -101,15 +132,14 @@ def deepseek2_entries(model: ModelFile) -> Entries:
     """deepseek2.cpp: gating function and low-rank query projection by layer count and vocabulary."""
     entries: Entries = {}
     n_vocab = vocabulary_size(model)
-    if not model.key("expert_gating_func", 0):
+    if not count(model, "expert_gating_func"):
         is_glm_flash = model.n_layers in (47, 48) and n_vocab == 154880
         entries["expert_gating_func"] = (_SIGMOID if is_glm_flash else _SOFTMAX, GGUFValueType.UINT32)
     if deepseek2_is_lite(model.n_layers, n_vocab):
         # A slice of another size must have the key, and 0 says what the count said.
         entries["attention.q_lora_rank"] = (0, GGUFValueType.UINT32)
     elif model.key("attention.q_lora_rank") is None:
-        name = "deepseek2.attention.q_lora_rank"
-        raise ModelFileError(f"{model.path}: {name}: is missing", hint="convert the model again")
+        raise bad_key(model, "attention.q_lora_rank", "is missing")
     return entries
 
 
@@ -123,7 +153,7 @@ def deepseek2_pads(model: ModelFile, first: int, end: int) -> tuple[int, ...]:
     while deepseek2_is_lite(end - first + n_pads, slice_vocab):
         n_pads += 1
     # Copies of layer 0, if that is one of the leading dense layers, are the smallest there are.
-    return (0 if model.key("leading_dense_block_count", 0) else first,) * n_pads
+    return (0 if count(model, "leading_dense_block_count") else first,) * n_pads
 
 
 def deepseek2_is_lite(n_layers: int, n_vocab: int) -> bool:
@@ -133,13 +163,13 @@ def deepseek2_is_lite(n_layers: int, n_vocab: int) -> bool:
 
 def deepseek2_nextn_obstacle(model: ModelFile) -> str:
     """The assertions of deepseek2.cpp's graph_mtp."""
-    if not model.key("attention.key_length_mla", 0):
+    if not count(model, "attention.key_length_mla"):
         return "its attention is not stored in absorbed form (attention.key_length_mla)"
-    if deepseek2_is_lite(model.n_layers, vocabulary_size(model)) or not model.key("attention.q_lora_rank", 0):
+    if deepseek2_is_lite(model.n_layers, vocabulary_size(model)) or not count(model, "attention.q_lora_rank"):
         return "its queries have no low-rank projection (attention.q_lora_rank)"
-    if model.key("attention.temperature_scale", 0.0):
+    if real(model, "attention.temperature_scale", 0.0):
         return "its attention has a temperature (attention.temperature_scale)"
-    if model.key("leading_dense_block_count", 0) > model.n_layers:
+    if count(model, "leading_dense_block_count") > model.n_layers:
         return "its NextN block counts as a leading dense layer (leading_dense_block_count)"
     return ""
 
@@ -149,7 +179,7 @@ def glm4moe_entries(model: ModelFile) -> Entries:
     give the angles of the plain rotary embedding."""
     if has_rope_sections(model):
         return {}
-    pairs = int(model.key("rope.dimension_count", head_length(model))) // 2
+    pairs = count(model, "rope.dimension_count", head_length(model)) // 2
     return {"rope.dimension_sections": ([pairs // 2, pairs - pairs // 2, 0, 0], GGUFValueType.INT32)}
 
 
@@ -164,15 +194,11 @@ def recurrent_layers(model: ModelFile) -> list[bool]:
     """qwen35.cpp: which blocks have a recurrent state; by default all but each 4th layer and NextN blocks."""
     n_blocks = model.n_layers + model.n_nextn
     stated = model.key("attention.recurrent_layers")
+    if isinstance(stated, tuple):
+        return [bool(flag) for flag in per_layer(model, "attention.recurrent_layers", stated)]
     if stated is not None:
-        flags = list(stated) if isinstance(stated, tuple) else [stated] * n_blocks
-        if len(flags) != n_blocks:
-            name = f"{model.path}: {model.architecture}.attention.recurrent_layers"
-            raise ModelFileError(
-                f"{name}: has {len(flags)} items for {n_blocks} blocks", hint="convert it again"
-            )
-        return [bool(flag) for flag in flags]
-    interval = max(int(model.key("full_attention_interval", 4)), 1)
+        return [bool(stated)] * n_blocks
+    interval = max(count(model, "full_attention_interval", 4), 1)
     return [layer < model.n_layers and (layer + 1) % interval != 0 for layer in range(n_blocks)]
 
 

@@ -21,7 +21,16 @@ from engine.model.architectures import (
     architecture_of,
     refusal,
 )
-from engine.model.derived import STAND_IN_ROWS, Entries, MetadataEntry, recurrent_layers
+from engine.model.derived import (
+    STAND_IN_ROWS,
+    Entries,
+    MetadataEntry,
+    bad_key,
+    count,
+    per_layer,
+    real,
+    recurrent_layers,
+)
 
 if TYPE_CHECKING:
     from engine.model.file import ModelFile
@@ -181,10 +190,7 @@ def _check(model: ModelFile, architecture: Architecture, first: int, end: int) -
         if model.key(name) not in (None, model.key(full)):
             raise refusal(model, f"its sliding layers have another {full} ({name})")
     if "token_embd.weight" not in model.tensors:
-        raise _bad(model, "token_embd.weight", "is missing")
-    for layer in {first, end - 1}:
-        if not any(name.startswith(f"blk.{layer}.") for name in model.tensors):
-            raise _bad(model, f"blk.{layer}", "has no tensors")
+        raise ModelFileError(f"{model.path} has no token_embd.weight", hint="convert the model again")
 
 
 def _per_layer(model: ModelFile, architecture: Architecture, blocks: Iterable[Block]) -> Entries:
@@ -196,15 +202,13 @@ def _per_layer(model: ModelFile, architecture: Architecture, blocks: Iterable[Bl
         if name == key or name in NOT_PER_LAYER or name in architecture.dropped:
             continue
         items = model.metadata[key]
-        if not isinstance(items, tuple) or not items:
+        if not isinstance(items, tuple):
             continue
-        n_blocks = model.n_layers + model.n_nextn
         if name not in PER_LAYER_KEYS:
-            raise _bad(model, name, "is an array that Skippy does not know how to cut")
-        if len(items) != n_blocks:
-            raise _bad(model, name, f"has {len(items)} items for {n_blocks} blocks")
+            raise bad_key(model, name, "is an array that Skippy does not know how to cut")
+        items = per_layer(model, name, items)
         if name not in architecture.varying and len(set(items)) > 1:
-            raise _bad(model, name, "differs between layers, but llama.cpp takes one value for all")
+            raise bad_key(model, name, "differs between layers, but llama.cpp takes one value for all")
         entries[name] = ([items[block.source] for block in blocks], model.metadata_types[key])
     return entries
 
@@ -212,15 +216,15 @@ def _per_layer(model: ModelFile, architecture: Architecture, blocks: Iterable[Bl
 def _sliding_window(model: ModelFile, architecture: Architecture, blocks: Iterable[Block]) -> Entries:
     """The sliding-window pattern of the slice, written out; llama.cpp asserts at least one sliding layer."""
     window = architecture.sliding_window
-    if window is None or (window.optional and not model.key("attention.sliding_window", 0)):
+    if window is None or (window.optional and not count(model, "attention.sliding_window")):
         return {}
     pattern = _sliding_pattern(model, window)
     slides = [pattern[block.source] for block in blocks]
     if any(slides):
         return {PATTERN: (slides, GGUFValueType.BOOL)}
     if window.optional:
-        return {"attention.sliding_window": (0, GGUFValueType.UINT32), PATTERN: (slides, GGUFValueType.BOOL)}
-    if window.own_rope_scale and model.key("rope.scaling.factor", 1.0) != 1.0:
+        return {"attention.sliding_window": (0, GGUFValueType.UINT32)}
+    if window.own_rope_scale and real(model, "rope.scaling.factor", 1.0) != 1.0:
         raise CutRefused(
             f"{architecture.name} cannot be cut to dense layers only while it scales their positions",
             hint="move the cut, so that every stage has a sliding-window layer",
@@ -229,30 +233,29 @@ def _sliding_window(model: ModelFile, architecture: Architecture, blocks: Iterab
     return {
         PATTERN: ([True] * len(slides), GGUFValueType.BOOL),
         "attention.sliding_window": (UNREACHED_WINDOW, GGUFValueType.UINT32),
-        "rope.freq_base_swa": (float(model.key("rope.freq_base", 10000.0)), GGUFValueType.FLOAT32),
+        "rope.freq_base_swa": (real(model, "rope.freq_base", 10000.0), GGUFValueType.FLOAT32),
     }
 
 
 def _sliding_pattern(model: ModelFile, window: SlidingWindow) -> list[bool]:
     """Which blocks of the whole model slide (llama_hparams::set_swa_pattern: NextN blocks do not)."""
-    n_blocks = model.n_layers + model.n_nextn
     pattern = model.key(PATTERN, window.period)
+    padding = [False] * model.n_nextn
     if isinstance(pattern, tuple):
-        if len(pattern) not in (model.n_layers, n_blocks):
-            raise _bad(model, PATTERN, f"has {len(pattern)} items for {n_blocks} blocks")
-        slides = [bool(item) for item in pattern]
-    elif isinstance(pattern, int) and pattern >= 0:
-        slides = [pattern == 0 or layer % pattern < pattern - 1 for layer in range(model.n_layers)]
-    else:
-        raise _bad(model, PATTERN, "is missing")
-    return slides + [False] * (n_blocks - len(slides))
+        if len(pattern) == model.n_layers:
+            return [*map(bool, pattern), *padding]
+        return [*map(bool, per_layer(model, PATTERN, pattern))]
+    if pattern is None:
+        raise bad_key(model, PATTERN, "is missing")
+    period = count(model, PATTERN, window.period or 0)
+    return [period == 0 or layer % period < period - 1 for layer in range(model.n_layers)] + padding
 
 
 def _leading_dense(model: ModelFile, architecture: Architecture, first: int, n_pads: int) -> Entries:
-    count = model.key("leading_dense_block_count", 0)
-    if not architecture.leading_dense or not count:
+    n_dense = count(model, "leading_dense_block_count")
+    if not architecture.leading_dense or not n_dense:
         return {}
-    return {"leading_dense_block_count": (n_pads + max(0, count - first), GGUFValueType.UINT32)}
+    return {"leading_dense_block_count": (n_pads + max(0, n_dense - first), GGUFValueType.UINT32)}
 
 
 def _recurrent(model: ModelFile, architecture: Architecture, blocks: Iterable[Block]) -> Entries:
@@ -285,8 +288,3 @@ def _rules(model: ModelFile, architecture: Architecture, last_block: int) -> Sli
         can_rollback=architecture.can_rollback,
         exactness=architecture.exactness(model),
     )
-
-
-def _bad(model: ModelFile, what: str, problem: str) -> ModelFileError:
-    name = what if what.startswith(("blk.", "token_embd")) else f"{model.architecture}.{what}"
-    return ModelFileError(f"{model.path}: {name}: {problem}", hint="convert the model again")

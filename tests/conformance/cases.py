@@ -7,10 +7,11 @@ from typing import Any
 
 import gguf
 
-from tests.conformance.tiny import Shapes, TinyModel, fused_qkv
+from tests.conformance.tiny import Shapes, TinyModel, fused_qkv, without
 
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
 Q4_0 = gguf.GGMLQuantizationType.Q4_0
+MXFP4 = gguf.GGMLQuantizationType.MXFP4
 
 
 Keys = dict[str, Any]
@@ -70,9 +71,9 @@ DEEPSEEK2: Keys = {
 QUERY_RANK: Keys = {"attention__q_lora_rank": 32}
 
 
-def _mimo2(n_layers: int, pattern: list[int], **more: Any) -> Keys:
+def _mimo2(n_blocks: int, pattern: list[int], **more: Any) -> Keys:
     return _keys(
-        n_layers,
+        n_blocks,
         **{
             "attention__head_count_kv": [2 if slides else 1 for slides in pattern],
             "attention__sliding_window": 8,
@@ -90,13 +91,13 @@ def _mimo2(n_layers: int, pattern: list[int], **more: Any) -> Keys:
 
 
 def _mimo2_tensors(shapes: Shapes) -> Shapes:
-    """Layer 0 and the NextN block are dense, the others have experts; queries, keys and values are fused."""
-    last = max(int(name.split(".")[1]) for name in shapes if name.startswith("blk."))
+    """Layer 0 and the NextN blocks are dense, the others have experts; queries, keys and values are fused."""
+    nextn = {name.split(".nextn")[0] for name in shapes if ".nextn." in name}
     dense = r"blk\.\d+\.ffn_(gate|up|down)\.weight"
     experts = r"blk\.\d+\.(ffn_gate_inp|ffn_\w+_exps|exp_probs_b)\.\w+"
     kept = {}
     for name, shape in shapes.items():
-        is_dense = name.startswith(("blk.0.", f"blk.{last}."))
+        is_dense = ".".join(name.split(".")[:2]) in {"blk.0", *nextn}
         own_vocabulary = "embed_tokens" in name or "shared_head_head" in name
         if not own_vocabulary and not re.fullmatch(experts if is_dense else dense, name):
             kept[name] = shape
@@ -207,7 +208,19 @@ SLIDING = [
             **HEADS_OF_32,
         ),
     ),
-    TinyModel("gemma3", "gemma3", _keys(8, n_embd=96, heads=3, attention__sliding_window=8, **HEADS_OF_32)),
+    TinyModel(
+        "gemma3",
+        "gemma3",
+        _keys(
+            8,
+            n_embd=96,
+            heads=3,
+            attention__sliding_window=8,
+            rope__scaling__type="linear",
+            rope__scaling__factor=8.0,
+            **HEADS_OF_32,
+        ),
+    ),
     TinyModel("gemma3-dense", "gemma3", _keys(3, n_embd=96, heads=3, **HEADS_OF_32), tied=True),
     TinyModel(
         "gemma3-q8_0",
@@ -231,6 +244,18 @@ SLIDING = [
         ),
     ),
     TinyModel(
+        "gpt-oss-mxfp4",
+        "gpt-oss",
+        _keys(
+            3,
+            attention__sliding_window=8,
+            expert_feed_forward_length=32,
+            **EXPERTS,
+            **HEADS_OF_32,
+        ),
+        quantized=MXFP4,
+    ),
+    TinyModel(
         "olmo3",
         "olmo2",
         _keys(
@@ -251,6 +276,20 @@ NEXTN = [
         "mimo2",
         _mimo2(8, [0, 1, 1, 1, 0, 0, 1, 1], nextn_predict_layers=1),
         edit=_mimo2_tensors,
+    ),
+    # As published: three NextN blocks, of which llama.cpp drafts with the first.
+    TinyModel(
+        "mimo2-3",
+        "mimo2",
+        _mimo2(6, [0, 1, 1, 1, 1, 1], nextn_predict_layers=3),
+        edit=_mimo2_tensors,
+    ),
+    # NextN blocks are announced, but not there.
+    TinyModel(
+        "mimo2-trunk",
+        "mimo2",
+        _mimo2(4, [0, 1, 1, 1], nextn_predict_layers=1),
+        edit=lambda shapes: without(r"blk\.3\..*")(_mimo2_tensors(shapes)),
     ),
     TinyModel("glm4moe", "glm4moe", _keys(6, nextn_predict_layers=1, **GLM4MOE)),
     TinyModel(

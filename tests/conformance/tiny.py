@@ -70,9 +70,10 @@ class TinyModel:
         return writer
 
     def _type_of(self, name: str, data: NDArray[np.float32]) -> gguf.GGMLQuantizationType | None:
-        if self.quantized is None or data.ndim < 2 or "norm" in name or "ffn_gate_inp" in name:
+        if self.quantized is None or data.ndim < 2 or not name.endswith(".weight") or "ffn_gate_inp" in name:
             return None
-        return self.quantized if data.shape[-1] % gguf.GGML_QUANT_SIZES[self.quantized][0] == 0 else None
+        fits = data.shape[-1] % gguf.GGML_QUANT_SIZES[self.quantized][0] == 0
+        return self.quantized if fits else None
 
 
 def _finish(writer: gguf.GGUFWriter) -> None:
