@@ -37,7 +37,7 @@ class Outcome:
 
 def tokens_of(model: ModelFile) -> list[int]:
     """A fixed text; one token more than is computed, for the NextN block looks one ahead."""
-    return np.random.default_rng(1).integers(0, model.n_vocab, N_TOKENS + 1).tolist()
+    return [int(token) for token in np.random.default_rng(1).integers(0, model.n_vocab, N_TOKENS + 1)]
 
 
 def run(model: ModelFile, slices: Sequence[SliceFile], tokens: Sequence[int]) -> Outcome:

@@ -1,8 +1,9 @@
-"""What is planned for a slice, and what is refused, by name. No llama.cpp here: tests/conformance computes."""
+"""What is planned for a slice, and what is refused by name; without llama.cpp (tests/conformance computes)."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import gguf
 import numpy as np
 import pytest
 
-from engine.errors import ArchitectureRefused, CutRefused, ModelFileError, SkippyError, UsageError
+from engine.errors import ArchitectureRefused, CutRefused, ModelFileError, UsageError
 from engine.model.architectures import ARCHITECTURES, SliceRules, architecture_of
 from engine.model.file import ModelFile
 from engine.model.rebase import Block, SlicePlan, nextn_obstacle, plan_slice, whole_rules
@@ -198,8 +199,13 @@ def test_dense_layers_alone_need_no_window_where_it_is_optional(make: Maker) -> 
 
 
 def test_scaled_positions_of_dense_layers_cannot_be_imitated(make: Maker) -> None:
-    window = {"attention__sliding_window": 8, "attention__sliding_window_pattern": [0, 1, 1, 0]}
-    model = make("mimo2", 4, rope__scaling__factor=4.0, **window)
+    model = make(
+        "mimo2",
+        4,
+        rope__scaling__factor=4.0,
+        attention__sliding_window=8,
+        attention__sliding_window_pattern=[0, 1, 1, 0],
+    )
     assert plan_slice(model, 0, 2)
     with pytest.raises(CutRefused, match="mimo2"):
         plan_slice(model, 0, 1)
@@ -271,7 +277,7 @@ def test_hybrids_get_a_layer_of_the_kind_that_is_missing(make: Maker) -> None:
     [
         ("llama", {}, 1.0, 1.0),
         ("gemma3", {}, float(np.sqrt(np.float32(96))), 1.0),
-        ("gemma2", {"attention__sliding_window": 8}, 1.0, 96**-0.5),
+        ("gemma2", {"attention__sliding_window": 8}, 1.0, 1 / math.sqrt(96)),
         ("granite", {"embedding_scale": 12.0}, 12.0, 1.0),
         ("granite", {}, 1.0, 1.0),
         ("minicpm", {}, 12.0, 1.0),
@@ -360,15 +366,11 @@ def test_any_architecture_runs_as_a_whole(make: Maker) -> None:
     assert whole_rules(make("llama", 4)).can_rollback
 
 
-def test_no_claimed_architecture_plans_a_slice_by_accident(make: Maker) -> None:
-    """Every entry plans all cuts of a plain model, or says by name why not."""
-    for name in ARCHITECTURES:
-        model = make(name, 6, tensors=["output"], attention__sliding_window=8, attention__q_lora_rank=8)
-        for first in range(6):
-            try:
-                plan = plan_slice(model, first, 6)
-            except SkippyError as error:
-                assert name in str(error)
-            else:
-                sources = [block.source for block in plan.blocks if not block.identity]
-                assert sources == list(range(first, 6))
+@pytest.mark.parametrize("name", sorted(set(ARCHITECTURES) - {"glm4", "mimo2"}))
+def test_every_layer_is_in_its_slice_once(make: Maker, name: str) -> None:
+    model = make(name, 6, tensors=["output"], attention__sliding_window=8, attention__q_lora_rank=8)
+    for first in range(6):
+        plan = plan_slice(model, first, 6)
+        sources = [block.source for block in plan.blocks if not block.identity]
+        assert sources == list(range(first, 6))
+        assert plan.blocks[plan.rules.last_block] == Block(5)
