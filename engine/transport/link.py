@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
-from engine.errors import LinkError, ProtocolError, SkippyError
+from engine.errors import LinkError, SkippyError
 from engine.protocol import codec
 from engine.protocol.connection import Connection
 from engine.protocol.heartbeat import Heartbeat
@@ -39,9 +39,9 @@ def idle() -> tuple[int, int]:
 class Link:
     """Made by `open_link` and `serve_links`. All methods belong to the event loop's thread.
 
-    Messages go to `on_message` if it is set (before the event loop runs on), else they wait for `async for`.
-    Heartbeats are answered and sent by the link itself. When the link ends for whatever reason, `closed` is
-    set, `error` says why (None after an orderly close from here), and `on_close(link)` runs once.
+    Messages go to `on_message`, or wait for it or for `async for` while it is not set. Heartbeats are
+    answered and sent by the link itself. When the link ends for whatever reason, `closed` is set, `error`
+    says why (None after an orderly close from here), and `on_close(link)` runs once, even if it is set late.
     """
 
     def __init__(self, socket: WebSocket, connection: Connection, address: str, timeouts: Timeouts) -> None:
@@ -62,8 +62,8 @@ class Link:
         self._closed_here = False
         self.address = address  # of the peer, for people
         self.busy: BusyInfo = idle
-        self.on_message: Callable[[Message], None] | None = None
-        self.on_close: Callable[[Link], None] | None = None
+        self._on_message: Callable[[Message], None] | None = None
+        self._on_close: Callable[[Link], None] | None = None
         self.closed = asyncio.Event()
         self.error: SkippyError | None = None
         self.peer_error: ErrorMessage | None = None  # the last error that the peer named, if any
@@ -121,6 +121,31 @@ class Link:
     def is_writable(self) -> bool:
         """True while the peer keeps up and `send` would not wait."""
         return self._buffered() <= WRITE_HIGH
+
+    @property
+    def on_message(self) -> Callable[[Message], None] | None:
+        """What gets each message, on the event loop; it must not block."""
+        return self._on_message
+
+    @on_message.setter
+    def on_message(self, callback: Callable[[Message], None] | None) -> None:
+        self._on_message = callback
+        if callback is not None:
+            while self._inbox:
+                callback(self._inbox.popleft())
+            if self._reading_paused:
+                self.resume()
+
+    @property
+    def on_close(self) -> Callable[[Link], None] | None:
+        """What runs once when the link has ended."""
+        return self._on_close
+
+    @on_close.setter
+    def on_close(self, callback: Callable[[Link], None] | None) -> None:
+        self._on_close = callback
+        if callback is not None and self.closed.is_set():
+            self._loop.call_soon(callback, self)
 
     # --- sending --------------------------------------------------------------------------------------------
 
@@ -264,7 +289,7 @@ class Link:
             self.fail(error)
         except Exception as error:
             log.exception("a message from %s could not be handled", self.address)
-            self.fail(ProtocolError(f"internal error ({type(error).__name__})", code="internal"))
+            self.fail(SkippyError(f"internal error ({type(error).__name__})", code="internal"))
 
     def _dispatch(self, message: Message) -> None:
         if isinstance(message, Ping):
@@ -280,8 +305,8 @@ class Link:
         else:
             if isinstance(message, ErrorMessage):
                 self.peer_error = message
-            if self.on_message is not None:
-                self.on_message(message)
+            if self._on_message is not None:
+                self._on_message(message)
             else:
                 self._keep(message)
 
@@ -294,9 +319,9 @@ class Link:
     def _beat(self) -> None:
         now = time.monotonic()
         if self._heartbeat.is_silent(now) and not self._reading_paused:
-            self.error = LinkError(
-                f"{self.address} has been silent for {self._timeouts.silent:g} s", code="silent"
-            )
+            if self.error is None:
+                silence = f"{self.address} has been silent for {self._timeouts.silent:g} s"
+                self.error = LinkError(silence, code="silent")
             self._socket.abort()
             return
         ping = self._heartbeat.ping(now)
@@ -320,8 +345,8 @@ class Link:
             self._greeting.exception()
         self._wake_sender()
         self._wake_reader()
-        if self.on_close is not None:
-            self.on_close(self)
+        if self._on_close is not None:
+            self._on_close(self)
 
     def _wake_sender(self) -> None:
         if self._drained is not None and not self._drained.done():

@@ -21,7 +21,7 @@ from engine.protocol.messages import Hello, Welcome
 from engine.transport.addresses import Address, is_loopback
 from engine.transport.link import BusyInfo, Link, idle
 from engine.transport.timeouts import TIMEOUTS, Timeouts
-from engine.transport.websocket import CORE_LOGGER, GOING_AWAY, WebSocket
+from engine.transport.websocket import CORE_LOGGER, WebSocket
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Server:
         self._timeouts = timeouts
         self._max_links = max_links
         self._listener: asyncio.Server
-        self._sockets: set[WebSocket] = set()
+        self._links: set[Link] = set()  # half-open ones included
         self._handshakes: set[asyncio.Task[None]] = set()
         self._strangers: set[str] = set()  # hosts whose missing or wrong token has been logged
         self.refused = 0  # connections turned away or ended for a violation, since the start
@@ -72,38 +72,43 @@ class Server:
         self._listener.close()
         for task in self._handshakes:
             task.cancel()
-        open_sockets = list(self._sockets)
-        for websocket in open_sockets:
-            websocket.close(GOING_AWAY, reason)
-        if open_sockets:
-            await asyncio.wait([websocket.lost for websocket in open_sockets])
+        await asyncio.gather(*[link.close(reason) for link in self._links])
         if self._handshakes:
             await asyncio.wait(list(self._handshakes))
 
     async def listen(self, sock: socket.socket, ssl: tls.SSLContext | None) -> None:
         """Begin to serve a socket that already listens."""
-        self._listener = await asyncio.get_running_loop().create_server(self._connected, sock=sock, ssl=ssl)
+        self._listener = await asyncio.get_running_loop().create_server(
+            self._accepted,
+            sock=sock,
+            ssl=ssl,
+            ssl_handshake_timeout=self._timeouts.hello if ssl else None,
+        )
         bound = sock.getsockname()
         self.address = Address(bound[0], bound[1], ssl is not None)
 
-    def _connected(self) -> WebSocket:
-        """Protocol for a new connection."""
+    def _accepted(self) -> WebSocket:
+        """Protocol for a new connection, which does not count before TLS is through."""
         core = ServerProtocol(max_size=FIRST_FRAME_BYTES, logger=CORE_LOGGER)
         websocket = WebSocket(
             core,
             close_timeout=self._timeouts.close,
             answer_upgrade=lambda request: self._answer_upgrade(core, websocket, request),
+            on_connected=lambda: self._connected(websocket),
         )
-        link = Link(websocket, Connection.acceptor(), "a new client", self._timeouts)
-        self._sockets.add(websocket)
+        return websocket
+
+    def _connected(self, websocket: WebSocket) -> None:
+        link = Link(websocket, Connection.acceptor(), websocket.peer, self._timeouts)
+        link.busy = self._busy
+        self._links.add(link)
         websocket.lost.add_done_callback(lambda _: self._disconnected(websocket, link))
         task = asyncio.get_running_loop().create_task(self._shake_hands(websocket, link))
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
-        return websocket
 
     def _disconnected(self, websocket: WebSocket, link: Link) -> None:
-        self._sockets.discard(websocket)
+        self._links.discard(link)
         if isinstance(link.error, ProtocolError):
             self.refused += 1
             log.warning("ended the link of %s: %s", websocket.peer, link.error)
@@ -122,7 +127,7 @@ class Server:
             response = core.reject(401, "a token is needed\n")
             response.headers["WWW-Authenticate"] = "Bearer"
             return response
-        if len(self._sockets) > self._max_links:
+        if len(self._links) > self._max_links:
             self.refused += 1
             log.warning("refused %s: all %d places are taken", websocket.peer, self._max_links)
             return core.reject(503, "no free place for a link\n")
@@ -142,14 +147,14 @@ class Server:
         except SkippyError:
             return  # the link has told the peer already
         assert isinstance(hello, Hello)
-        link.address = websocket.peer
-        link.busy = self._busy
         try:
             link.accept(await self._answer(websocket, hello))
+            self._on_link(link)
         except SkippyError as error:
             link.fail(error)
-        else:
-            self._on_link(link)
+        except Exception as error:
+            log.exception("a client's Hello could not be answered")
+            link.fail(SkippyError(f"internal error ({type(error).__name__})", code="internal"))
 
     async def _answer(self, websocket: WebSocket, hello: Hello) -> Welcome:
         """What `on_hello` says; LinkError if the peer goes away first or it takes too long."""

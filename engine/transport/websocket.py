@@ -27,7 +27,6 @@ CORE_LOGGER = logging.getLogger("engine.transport.websocket.core")
 CORE_LOGGER.setLevel(logging.WARNING)
 
 NORMAL = 1000
-GOING_AWAY = 1001
 POLICY = 1008
 
 MAX_REASON_BYTES = 123  # of a close frame, by RFC 6455 section 5.5
@@ -54,14 +53,16 @@ class WebSocket(asyncio.BufferedProtocol):
         *,
         close_timeout: float,
         answer_upgrade: Callable[[Request], Response] | None = None,
+        on_connected: Callable[[], None] = lambda: None,
         headers: dict[str, str] | None = None,
     ) -> None:
         self._core = core
         self._close_timeout = close_timeout
         self._answer_upgrade = answer_upgrade
+        self._on_connected = on_connected
         self._headers = headers or {}
         self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport
+        self._transport: asyncio.Transport | None = None
         self._read_buffer = memoryview(bytearray(READ_BUFFER))
         self._fragments: list[bytes] = []
         self._abort_timer: asyncio.TimerHandle | None = None
@@ -83,7 +84,7 @@ class WebSocket(asyncio.BufferedProtocol):
     @property
     def buffered(self) -> int:
         """Bytes that wait for the socket."""
-        return self._transport.get_write_buffer_size()
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def set_max_message(self, size: int) -> None:
         """Largest message to accept from now on, in bytes."""
@@ -100,21 +101,22 @@ class WebSocket(asyncio.BufferedProtocol):
         if self._core.state is State.OPEN:
             self._core.send_close(code, _shorten(reason))
             self._flush()
-        else:
+        elif self._core.state is State.CONNECTING:
             self.abort()
 
     def abort(self) -> None:
         """Cut the socket."""
-        self._transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
     def pause(self) -> None:
         """Stop reading; the peer's socket fills up."""
-        if not self._transport.is_closing():
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Read on."""
-        if not self._transport.is_closing():
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     @property
@@ -145,6 +147,7 @@ class WebSocket(asyncio.BufferedProtocol):
             request.headers.update(self._headers)
             self._core.send_request(request)
             self._flush()
+        self._on_connected()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes from the socket go."""
@@ -224,6 +227,7 @@ class WebSocket(asyncio.BufferedProtocol):
             self.close(POLICY, "only binary messages are understood")
 
     def _flush(self) -> None:
+        assert self._transport is not None
         for data in self._core.data_to_send():
             if data:
                 self._transport.write(data)
@@ -232,7 +236,7 @@ class WebSocket(asyncio.BufferedProtocol):
             else:
                 self._transport.close()
         if self._abort_timer is None and self._core.close_expected():
-            self._abort_timer = self._loop.call_later(self._close_timeout, self._transport.abort)
+            self._abort_timer = self._loop.call_later(self._close_timeout, self.abort)
 
 
 def _shorten(reason: str) -> str:
