@@ -10,7 +10,7 @@ from engine.client.client import EngineClient
 from engine.client.requests import GenerateRequest
 from engine.errors import EngineLost, SkippyError
 from engine.events import Event
-from engine.transport.timeouts import TIMEOUTS
+from engine.timeouts import TIMEOUTS
 from engine.view import Request, ViewState, apply
 
 Listener = Callable[[Event, ViewState], None]

@@ -18,7 +18,7 @@ from engine.client.requests import GenerateRequest, cancel_request, set_request,
 from engine.config.plan import RunPlan
 from engine.errors import EngineLost
 from engine.events import Event, RequestFinished
-from engine.transport.timeouts import TIMEOUTS, Timeouts
+from engine.timeouts import TIMEOUTS, Timeouts
 
 
 @dataclass(frozen=True, slots=True)

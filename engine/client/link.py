@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from engine.errors import LinkError, ProtocolError, Unauthorized
 from engine.events import Event, EventsDropped, from_dict
-from engine.transport.timeouts import Timeouts
+from engine.timeouts import Timeouts
 
 MAX_FRAME = 64 << 20  # bytes of one batch of events
 QUEUE_LIMIT = 20_000  # events

@@ -23,7 +23,7 @@ import engine
 from engine.config.plain import plan_to_dict
 from engine.config.plan import RunPlan
 from engine.errors import EngineLost, SkippyError
-from engine.transport.timeouts import TIMEOUTS, Timeouts
+from engine.timeouts import TIMEOUTS, Timeouts
 
 ENGINE_COMMAND = (sys.executable, "-P", "-m", "engine.coordinator.process")
 

@@ -56,7 +56,7 @@ def _of_flag(setting: Setting, value: Any) -> Any:
     if isinstance(value, str):
         return kind.parse(value)
     if isinstance(kind, Items) and isinstance(value, list):  # a flag that was given several times
-        return kind.check([kind.item.parse(text) for text in value])
+        return kind.check([kind.item.parse(item) if isinstance(item, str) else item for item in value])
     return kind.check(value)
 
 

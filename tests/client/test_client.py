@@ -17,7 +17,7 @@ from engine.client.requests import GenerateRequest
 from engine.config.plan import RunPlan
 from engine.errors import EngineLost, LinkError, SkippyError, Unauthorized
 from engine.events import EngineState, Event, RequestFinished, TokensCommitted
-from engine.transport.timeouts import TIMEOUTS
+from engine.timeouts import TIMEOUTS
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
 HASTY = replace(TIMEOUTS, engine_heartbeat=0.1, engine_silent=0.5)

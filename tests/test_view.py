@@ -1,0 +1,202 @@
+"""The reducer: pure, cheap for long answers, and right about what it counts."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.events import (
+    REGISTRY,
+    EngineState,
+    Event,
+    EventsDropped,
+    Notice,
+    RequestFinished,
+    RequestStarted,
+    StageState,
+    TokensCommitted,
+    WindowDone,
+    WindowSent,
+    from_dict,
+)
+from engine.view import _STEPS, NOTICES_KEPT, Count, Series, Stage, StageTiming, Token, ViewState, apply
+
+
+def started(request: str = "r", *, prompt: int = 10, reused: int = 4) -> RequestStarted:
+    return RequestStarted(
+        at=1.0,
+        request=request,
+        prompt_tokens=prompt,
+        reused=reused,
+        strategy="auto",
+        seed=0,
+        temperature=0.0,
+        max_tokens=99,
+    )
+
+
+def sent(window: int, *sources: tuple[str, int], request: str = "r") -> WindowSent:
+    width = sum(length for _, length in sources)
+    return WindowSent(
+        at=2.0,
+        request=request,
+        window=window,
+        epoch=0,
+        start=window,
+        rows=width + 1,
+        width=width,
+        sources=sources,
+    )
+
+
+def done(
+    window: int, accepted: int, *, width: int = 0, stale: bool = False, request: str = "r"
+) -> WindowDone:
+    return WindowDone(
+        at=3.0,
+        request=request,
+        window=window,
+        epoch=0,
+        stale=stale,
+        accepted=accepted,
+        width=width,
+        elapsed_ms=5.0,
+        stages=((0, 10, 2000, window), (1, 20, 4000, window)),
+    )
+
+
+def tokens(*texts: str, request: str = "r", at: float = 3.0, tail: str = "") -> TokensCommitted:
+    triples = tuple((i, "target", text) for i, text in enumerate(texts))
+    return TokensCommitted(at=at, request=request, window=0, tokens=triples, tail=tail)
+
+
+def view(*events: Event, state: ViewState | None = None) -> ViewState:
+    return reduce(lambda old, event: apply(event, old), events, state or ViewState())
+
+
+def test_every_event_of_an_engine_has_its_step() -> None:
+    assert set(_STEPS) == set(REGISTRY.values())
+
+
+def test_drafts_are_counted_by_source_and_by_position() -> None:
+    state = view(
+        started(), sent(0, ("mtp", 2), ("ngram", 3)), done(0, 3, width=5), sent(1, ("mtp", 1)), done(1, 0)
+    )
+    request = state.request
+    assert request is not None
+    assert request.by_source == {"mtp": Count(3, 2), "ngram": Count(3, 1)}
+    assert request.by_position == (Count(2, 1), Count(1, 1), Count(1, 1), Count(1, 0), Count(1, 0))
+    assert request.total == Count(6, 3)
+    assert state.totals.drafts == Count(6, 3)
+
+
+def test_stale_windows_judge_nothing() -> None:
+    state = view(started(), sent(0, ("mtp", 2)), done(0, 0, stale=True))
+    request = state.request
+    assert request is not None
+    assert (request.by_source, request.stale_windows, request.in_flight) == ({}, 1, {})
+
+
+def test_windows_are_in_flight_until_they_come_back() -> None:
+    state = view(started(), sent(0), sent(1, ("ngram", 4)), sent(2, ("ngram", 2)))
+    assert state.request is not None
+    assert list(state.request.in_flight) == [0, 1, 2]
+    state = view(done(0, 0), done(1, 4), state=state)
+    assert state.request is not None
+    assert list(state.request.in_flight) == [2]
+    assert list(state.request.widths) == [0, 4, 2]
+    state = view(RequestFinished(request="r", finish_reason="stop"), state=state)
+    assert state.request is not None
+    assert state.request.in_flight == {}
+
+
+def test_the_text_is_that_of_the_tokens_and_their_tail() -> None:
+    state = view(started(), tokens("a", ""), tokens("b", tail="c", at=5.0))
+    request = state.request
+    assert request is not None
+    assert request.text == "abc"
+    assert list(request.tokens) == [Token(0, "target", "a"), Token(1, "target", ""), Token(0, "target", "b")]
+    assert request.ttft_ms == 2000
+    assert request.tokens_per_second == 1.0
+
+
+def test_an_older_request_only_counts_in_the_totals() -> None:
+    state = view(started("old"), started("new"), tokens("x", request="old"), sent(0, request="old"))
+    state = view(done(0, 0, request="old"), RequestFinished(request="old", finish_reason="stop"), state=state)
+    assert state.request is not None
+    assert (state.request.id, len(state.request.tokens), state.request.finished) == ("new", 0, None)
+    totals = state.totals
+    assert (totals.tokens, totals.windows, totals.requests) == (1, 1, 2)
+    assert (totals.prompt_tokens, totals.reused_tokens) == (20, 8)
+
+
+def test_stages_keep_their_times_for_one_request() -> None:
+    stage = StageState(index=1, state="ready", layers=(15, 30), where="b:1")
+    state = view(stage, started(), sent(0), done(0, 0), sent(1), done(1, 0))
+    timing = StageTiming(3.0, 20, 4000)
+    assert state.stages == {1: Stage(stage, Series([timing, timing]), kv_tokens=1)}
+    assert state.stages[1].compute_ms(0.5) == 4.0
+    busy = StageState(index=1, state="busy", layers=(15, 30), where="b:1")
+    assert view(busy, state=state).stages[1].timings == state.stages[1].timings
+    assert len(view(started("next"), state=state).stages[1].timings) == 0
+
+
+def test_notices_are_bounded_and_drops_are_counted() -> None:
+    state = view(*(Notice(level="info", code="n", message=str(i)) for i in range(NOTICES_KEPT + 5)))
+    assert [state.notices[0].message, len(state.notices)] == ["5", NOTICES_KEPT]
+    state = view(EventsDropped(count=3), EventsDropped(count=4), EngineState(state="ready"), state=state)
+    assert state.totals.events_dropped == 7
+    assert state.engine == EngineState(state="ready")
+
+
+def test_an_event_leaves_the_state_before_it_as_it_was() -> None:
+    before = view(started(), tokens("a"))
+    one, other = view(tokens("b"), state=before), view(tokens("c"), tokens("d"), state=before)
+    texts = [state.request.text for state in (before, one, other) if state.request is not None]
+    assert texts == ["a", "ab", "acd"]
+
+
+@given(st.lists(st.lists(st.integers(), max_size=3), max_size=6), st.integers(0, 5), st.lists(st.integers()))
+def test_a_series_is_like_a_list_also_where_it_branches(
+    parts: list[list[int]], branch: int, more: list[int]
+) -> None:
+    history = [Series[int]()]
+    for part in parts:
+        history.append(history[-1].extend(part))
+    chosen = history[min(branch, len(parts))]
+    expected = [item for part in parts[:branch] for item in part]
+    branched = chosen.extend(more)
+    assert list(branched) == expected + more
+    assert list(chosen) == expected
+    assert list(history[-1]) == [item for part in parts for item in part]
+    assert branched[:] == expected + more
+    if branched:
+        assert branched[-1] == (expected + more)[-1]
+        assert branched[0] == (expected + more)[0]
+    with pytest.raises(IndexError):
+        branched[len(branched)]
+
+
+def test_a_long_answer_copies_nothing() -> None:
+    state = view(started())
+    first = state.request
+    assert first is not None
+    for i in range(2000):
+        state = view(sent(i, ("mtp", 1)), done(i, 1, width=1), tokens("x"), state=state)
+    request = state.request
+    assert request is not None
+    assert len(request.tokens) == len(request.windows) == len(request.widths) == 2000
+    # One list each for all 2000 states: what grows with an answer is shared, never copied.
+    assert request.tokens._items is first.tokens._items
+    assert request.windows._items is first.windows._items
+    assert request.widths._items is first.widths._items
+
+
+@pytest.mark.parametrize("event", [started(), sent(1, ("mtp", 2)), done(0, 1), tokens("a", tail="b")])
+def test_events_survive_json(event: Event) -> None:
+    import orjson
+
+    assert from_dict(orjson.loads(orjson.dumps(event.to_dict()))) == event
