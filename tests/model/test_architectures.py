@@ -1,4 +1,4 @@
-"""What is planned for a slice, and what is refused by name; without llama.cpp (tests/conformance computes)."""
+"""What is planned for a slice, and what is refused, by name. No llama.cpp: tests/conformance computes."""
 
 from __future__ import annotations
 
