@@ -16,6 +16,11 @@ from engine.coordinator.engine import Engine
 from engine.events import Event
 
 
+def chat_request(name: str, question: str) -> GenerateRequest:
+    """A chat of one question."""
+    return GenerateRequest(request=name, messages=({"role": "user", "content": question},))
+
+
 @dataclass
 class Running:
     """An engine and everything it has said."""

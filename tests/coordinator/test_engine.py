@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.client.requests import GenerateRequest
 from engine.compute.whole_loop import plain_loop
 from engine.coordinator.prompt import PromptBuilder
 from engine.events import PrefillProgress, RequestFinished, StageState, TokensCommitted
 from engine.model.demo import demo_model
 from engine.model.file import ModelFile
-from tests.coordinator.conftest import Running, StartEngine, plain_plan
+from tests.coordinator.conftest import Running, StartEngine, chat_request, plain_plan
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
 
@@ -33,8 +32,7 @@ def prompts() -> PromptBuilder:
 def reference(question: str, count: int) -> tuple[int, ...]:
     """Token ids of the plain llama.cpp loop on the same file with the same prompt."""
     builder = prompts()
-    request = GenerateRequest(request="reference", messages=({"role": "user", "content": question},))
-    prompt = builder.tokens(request)
+    prompt = builder.tokens(chat_request("reference", question))
     return tuple(plain_loop(demo_model(), prompt, count, threads=1, exact=False, is_end=builder.is_end))
 
 
