@@ -216,7 +216,11 @@ ARCHITECTURES: Mapping[str, Architecture] = _table(
         name="glm4moe",
         source="glm4-moe",
         leading_dense=True,
-        nextn=NextN(single=True, in_slice="its graph knows no M-RoPE, which hidden states need"),
+        nextn=NextN(
+            single=True,
+            obstacle=derived.glm4moe_nextn_obstacle,
+            in_slice="its graph knows no M-RoPE, which hidden states need",
+        ),
         mrope=True,
         entries=derived.glm4moe_entries,
     ),

@@ -183,6 +183,11 @@ def glm4moe_entries(model: ModelFile) -> Entries:
     return {"rope.dimension_sections": ([pairs // 2, pairs - pairs // 2, 0, 0], GGUFValueType.INT32)}
 
 
+def glm4moe_nextn_obstacle(model: ModelFile) -> str:
+    """glm4-moe.cpp: graph_mtp rotates without sections, on which ggml's M-RoPE asserts."""
+    return "its graph knows no M-RoPE (rope.dimension_sections)" if has_rope_sections(model) else ""
+
+
 def glm4_obstacle(model: ModelFile) -> str:
     """glm4.cpp aborts on hidden states as glm4moe does, but M-RoPE would pair other values of a head."""
     return (

@@ -295,7 +295,7 @@ NEXTN = [
     TinyModel(
         "glm4moe-v",
         "glm4moe",
-        _keys(4, rope__dimension_sections=[2, 3, 3, 0], **GLM4MOE),
+        _keys(5, nextn_predict_layers=1, rope__dimension_sections=[2, 3, 3, 0], **GLM4MOE),
     ),
     TinyModel(
         "glm4v",
