@@ -19,64 +19,64 @@ CERTAIN = 0.995  # nothing is ever more likely than this
 
 
 class Rate:
-    """A share of successes, from a prior worth `weight` observations and what was seen."""
+    """A share of successes: a prior worth `weight` observations, then what was seen."""
 
-    __slots__ = ("_count", "_hits", "mean", "prior", "weight")
+    __slots__ = ("_count", "_hits", "mean")
 
     def __init__(self, prior: float, weight: float) -> None:
-        self.prior = prior
-        self.weight = weight
-        self._hits = 0.0
-        self._count = 0.0
+        self._hits = prior * weight
+        self._count = weight
         self.mean = prior
 
     def observe(self, success: bool) -> None:
-        """One more observation; older ones fade."""
+        """One more observation; older ones, and the prior, fade."""
         keep = 1.0 - 1.0 / MEMORY
         self._hits = self._hits * keep + success
         self._count = self._count * keep + 1.0
-        mean = (self._hits + self.prior * self.weight) / (self._count + self.weight)
-        self.mean = min(mean, CERTAIN)
+        self.mean = min(self._hits / self._count, CERTAIN)
 
     @property
     def optimistic(self) -> float:
         """The mean plus one standard deviation of what we believe."""
-        spread = sqrt(self.mean * (1.0 - self.mean) / (self._count + self.weight + 1.0))
+        spread = sqrt(self.mean * (1.0 - self.mean) / (self._count + 1.0))
         return min(self.mean + spread, CERTAIN)
 
 
 # (shortest match, prior acceptance of the next token)
 NGRAM_PRIORS = (
-    (0, 0.3),
-    (3, 0.45),
-    (4, 0.55),
-    (6, 0.7),
-    (8, 0.85),
-    (12, 0.92),
-    (16, 0.95),
+    (0, 0.25),
+    (3, 0.35),
+    (4, 0.45),
+    (6, 0.6),
+    (8, 0.75),
+    (12, 0.87),
+    (16, 0.93),
     (24, 0.97),
     (40, 0.98),
 )
 # (least confidence, prior acceptance)
 CONFIDENCE_PRIORS = ((0.0, 0.25), (0.3, 0.4), (0.5, 0.55), (0.7, 0.7), (0.85, 0.82), (0.95, 0.93))
-DEPTH_PRIORS = (0.62, 0.58, 0.55, 0.5)
-PRIOR_WEIGHT = 4.0
+DEPTH_PRIORS = (0.6, 0.57, 0.55, 0.5)
+NGRAM_WEIGHT = 3.0
+DRAFT_WEIGHT = 8.0  # an unlucky start must not switch a good head off: finding out again costs drafts
 
 
 class Acceptance:
     """Estimates of one request."""
 
     def __init__(self) -> None:
-        self._ngram_bounds = [bound for bound, _ in NGRAM_PRIORS]
-        self._ngram = [Rate(prior, PRIOR_WEIGHT) for _, prior in NGRAM_PRIORS]
+        bounds = [bound for bound, _ in NGRAM_PRIORS]
+        rates = [Rate(prior, NGRAM_WEIGHT) for _, prior in NGRAM_PRIORS]
+        # by matched length, up to the one from which on all are alike
+        self._ngram = [rates[bisect_right(bounds, length) - 1] for length in range(bounds[-1] + 1)]
         self._confidence_bounds = [bound for bound, _ in CONFIDENCE_PRIORS]
-        self._confidence = [Rate(prior, PRIOR_WEIGHT) for _, prior in CONFIDENCE_PRIORS]
-        self._depth = [Rate(prior, PRIOR_WEIGHT) for prior in DEPTH_PRIORS]
+        self._confidence = [Rate(prior, DRAFT_WEIGHT) for _, prior in CONFIDENCE_PRIORS]
+        self._depth = [Rate(prior, DRAFT_WEIGHT) for prior in DEPTH_PRIORS]
 
     def rate(self, candidate: Candidate) -> Rate:
         """The estimate for a candidate, given that those before it are right."""
         if candidate.source == "ngram":
-            return self._ngram[bisect_right(self._ngram_bounds, candidate.evidence) - 1]
+            return self._ngram[min(candidate.evidence, len(self._ngram) - 1)]
         if candidate.confidence >= 0:
             return self._confidence[bisect_right(self._confidence_bounds, candidate.confidence) - 1]
         return self.at_depth(candidate.evidence)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from engine.protocol.messages import StageTime
 
 SMOOTHING = 0.2  # weight of a new measurement once there are several
+OPTIMISM = 0.85  # share of the slope seen so far that further rows are expected to cost
 OUTLIER = 3.0  # a measurement counts for at most this many times the mean
-NOTABLE = 0.02  # relative change that makes the tables anew
+NOTABLE = 0.04  # relative change for which tables are made anew
 LONG_CATCH_UP = 16  # rows
 DRAFT_SHARE = 0.2  # prior of one MTP draft, as a share of a plain step's compute
 
@@ -25,19 +26,19 @@ class RowCosts:
         self._growth = growth
         self._means: dict[int, float] = {}
         self._counts: dict[int, int] = {}
+        self._shown: dict[int, float] = {}  # the means that the last table was made from
 
     def observe(self, rows: int, ms: float) -> bool:
-        """Add a measurement; True when the picture changed notably."""
-        mean, count = self._means.get(rows), self._counts.get(rows, 0)
+        """Add a measurement; True when the last table is no longer good."""
+        count = self._counts.get(rows, 0)
         self._counts[rows] = count + 1
-        if mean is None:
-            self._means[rows] = ms
-            return True
+        mean = self._means.get(rows, ms)
         if count >= 3:
             ms = min(ms, OUTLIER * mean)
-        new = mean + max(SMOOTHING, 1.0 / (count + 1)) * (ms - mean)
-        self._means[rows] = new
-        return abs(new - mean) > NOTABLE * mean
+        mean += max(SMOOTHING, 1.0 / (count + 1)) * (ms - mean)
+        self._means[rows] = mean
+        shown = self._shown.get(rows)
+        return shown is None or abs(mean - shown) > NOTABLE * shown
 
     def measured(self, rows: int) -> bool:
         """Whether this number of rows was ever measured."""
@@ -47,6 +48,7 @@ class RowCosts:
         """Milliseconds for 0..most rows (entry 0 is 0), never falling; all 0 before the first measurement."""
         if not self._means:
             return [0.0] * (most + 1)
+        self._shown = self._means.copy()
         known = sorted(self._means.items())
         table = [0.0]
         segment = 0
@@ -66,7 +68,7 @@ class RowCosts:
         first, first_ms = known[0]
         measured = low > first  # more than one count
         slope = max(0.0, (low_ms - first_ms) / (low - first)) if measured else self._growth * low_ms / low
-        return low_ms + slope * (rows - low)
+        return low_ms + OPTIMISM * slope * (rows - low)
 
 
 @dataclass(frozen=True, slots=True)

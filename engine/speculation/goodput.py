@@ -17,7 +17,8 @@ form of tokens per time). What is not worth it by what is known may still be wor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, inf
+from operator import itemgetter
 
 from engine.config.plan import SpeculationPlan
 from engine.speculation.acceptance import Acceptance
@@ -25,7 +26,8 @@ from engine.speculation.costs import CostModel, LoopTimes
 from engine.speculation.policies import PLAIN, Choice, Offer, Verified
 from engine.speculation.statistics import Statistics
 
-WIDTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of windows in a stream
+SHORTEST_STREAM = 3  # candidates
 MARGIN = 0.02  # tokens that an option must be better than plain decoding
 WASTE = 0.75  # share of a slowest stage's window that a rejection costs while windows follow each other
 EXPLORE = 0.01  # share of the time
@@ -59,44 +61,57 @@ class GoodputPolicy:
         survivals = self._acceptance.survivals(offer.candidates)
         times = self._costs.times(offer.width_limit + 1)
         pace = self._pace(times)
-        choice, value = PLAIN, 1.0 - pace * times.loop[1] + MARGIN
-        for option, worth in self._options(offer, survivals, times, pace):
-            if worth > value:
-                choice, value = option, worth
+        _, choice = max(
+            (1.0 - pace * times.loop[1] + MARGIN, PLAIN),
+            self._single(offer, survivals, times, pace),
+            self._stream(offer, survivals, times, pace),
+            key=itemgetter(0),
+        )
         if choice is PLAIN and not offer.sent:
             choice = self._probe(offer, survivals, times, pace)
         self._count(choice, offer)
         return choice
 
-    def _options(
+    def _single(
         self, offer: Offer, survivals: Sequence[float], times: LoopTimes, pace: float
-    ) -> list[tuple[Choice, float]]:
-        options = []
-        available = len(survivals)
-        widths = [width for width in WIDTHS if width <= min(available, offer.width_limit)]
+    ) -> tuple[float, Choice]:
+        """The value of the best single window, and the window."""
+        best, best_width = -inf, 0
         if not offer.sent:
-            expected = 1.0
-            committed = [expected := expected + survival for survival in survivals]
-            for width in widths:
-                worth = committed[width - 1] - pace * times.loop[width + 1]
-                options.append((Choice(width, 1, "one window"), worth))
-        if available < 3 and not offer.sent:
-            return options
-        stream = _Stream(
-            survivals, self._acceptance.rate(offer.candidates[-1]).mean if offer.refillable else 0.0
-        )
-        for width in widths:
+            tokens = 1.0
+            for width, survival in enumerate(survivals[: offer.width_limit], start=1):
+                tokens += survival
+                value = tokens - pace * times.loop[width + 1]
+                if value > best:
+                    best, best_width = value, width
+        return best, Choice(best_width, 1, "one window")
+
+    def _stream(
+        self, offer: Offer, survivals: Sequence[float], times: LoopTimes, pace: float
+    ) -> tuple[float, Choice]:
+        """The value of the fastest way through all candidates and those that will follow, and the way."""
+        if len(survivals) < SHORTEST_STREAM and not offer.sent:
+            return -inf, PLAIN
+        onward = self._acceptance.rate(offer.candidates[-1]).mean if offer.refillable else 0.0
+        shortest, choice = inf, PLAIN
+        for width in WIDTHS:
+            if width > min(len(survivals), offer.width_limit):
+                break
+            first = times.loop[width + 1]
             if offer.refillable:
-                took = times.loop[width + 1] * (1.0 + stream.reached(width + 1, width))
-                options.append((Choice(width, 1, "windows in turn"), stream.tokens - pace * took))
+                took = first * (1.0 + _reached(survivals, onward, width + 1, width))
+                if took < shortest:
+                    shortest, choice = took, Choice(width, 1, "windows in turn")
             if offer.depth_limit > 1:
-                loop, slowest = times.loop[width], times.slowest[width]
-                depth = min(offer.depth_limit, max(2, ceil(loop / slowest))) if slowest else offer.depth_limit
+                loop, slowest = times.loop[width], max(times.slowest[width], 1e-3)
+                depth = min(offer.depth_limit, max(2, ceil(loop / slowest)))
                 between = max(slowest, loop / depth)
-                waste = WASTE * slowest * slowest / between if between else 0.0
-                took = times.loop[width + 1] + between * stream.reached(width, width) + waste
-                options.append((Choice(width, depth, "pipelined"), stream.tokens - pace * took))
-        return options
+                waste = WASTE * slowest * slowest / between
+                took = first + between * _reached(survivals, onward, width, width) + waste
+                if took < shortest:
+                    shortest, choice = took, Choice(width, depth, "pipelined")
+        tokens = 1.0 + sum(survivals) + survivals[-1] * onward / (1.0 - onward)
+        return tokens - pace * shortest, choice
 
     def _count(self, choice: Choice, offer: Offer) -> None:
         if offer.depth_limit > 1 and len(offer.candidates) >= 3:
@@ -186,20 +201,12 @@ class GoodputPolicy:
             self._explored_ms += max(0.0, window.elapsed_ms - plain_ms)
 
 
-class _Stream:
-    """A run of candidates that may go on beyond those in sight, at the acceptance `onward` of each."""
-
-    def __init__(self, survivals: Sequence[float], onward: float) -> None:
-        self._survivals = survivals
-        self._onward = onward
-        self.tokens = 1.0 + sum(survivals) + survivals[-1] * onward / (1.0 - onward)
-
-    def reached(self, first: int, step: int) -> float:
-        """Expected number of windows after the first that matter: S at `first` + 1, and every `step` on."""
-        survivals, onward = self._survivals, self._onward
-        inside = survivals[first::step]
-        total = sum(inside)
-        if onward:
-            following = first + len(inside) * step - len(survivals) + 1
-            total += survivals[-1] * onward**following / (1.0 - onward**step)
-        return total
+def _reached(survivals: Sequence[float], onward: float, first: int, step: int) -> float:
+    """Expected number of windows, after the first one, whose first candidate is right: candidate number
+    `first` (from 0) and every `step` on. Those out of sight are right with chance `onward` each."""
+    inside = survivals[first::step]
+    total = sum(inside)
+    if onward:
+        following = first + len(inside) * step - len(survivals) + 1
+        total += survivals[-1] * onward**following / (1.0 - onward**step)
+    return total
