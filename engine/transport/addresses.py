@@ -66,3 +66,12 @@ def parse_listen(text: str) -> tuple[str, int]:
 def is_loopback(ip: str) -> bool:
     """True for an address that only this machine can reach."""
     return ipaddress.ip_address(ip.partition("%")[0]).is_loopback
+
+
+def check_token(token: str) -> None:
+    """UsageError for a token that does not fit a header; it is not repeated."""
+    if not all(" " < character <= "~" for character in token):
+        raise UsageError(
+            "the token contains a space or a character that is no printable ASCII",
+            hint="make one like: openssl rand -hex 32",
+        )

@@ -52,6 +52,7 @@ class Link:
         self._heartbeat = Heartbeat(timeouts.heartbeat, timeouts.silent, time.monotonic())
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._greeting: asyncio.Future[Hello | Welcome] = self._loop.create_future()
+        self._lines: tuple[DelayLine, DelayLine] | None = None
         self._outgoing: DelayLine | None = None
         self._incoming: DelayLine | None = None
         self._send_turn = asyncio.Lock()
@@ -232,9 +233,11 @@ class Link:
         self._begin()
 
     def emulate(self, emulation: LinkEmulation, salt: str) -> None:
-        """Opener: delay both directions from here on, after the handshake."""
-        self._outgoing = DelayLine(emulation, f"{salt}/out", self._socket.send)
-        self._incoming = DelayLine(emulation, f"{salt}/in", self._frame_received)
+        """Opener: delay both directions once the handshake is done."""
+        self._lines = (
+            DelayLine(emulation, f"{salt}/out", self._socket.send),
+            DelayLine(emulation, f"{salt}/in", self._frame_received),
+        )
 
     # --- inside ---------------------------------------------------------------------------------------------
 
@@ -264,6 +267,8 @@ class Link:
     def _begin(self) -> None:
         """The handshake is done: larger frames may come, and heartbeats start."""
         self._socket.set_max_message(self._connection.max_frame_bytes)
+        if self._lines is not None:
+            self._outgoing, self._incoming = self._lines
         self._heartbeat.heard(time.monotonic())
         self._beat()
 

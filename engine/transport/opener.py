@@ -16,7 +16,7 @@ from engine.protocol.connection import Connection
 from engine.protocol.limits import FIRST_FRAME_BYTES
 from engine.protocol.messages import Hello, LinkEmulation, Message
 from engine.protocol.sessions import ReplyOrder
-from engine.transport.addresses import Address, parse_url
+from engine.transport.addresses import Address, check_token, parse_url
 from engine.transport.link import BusyInfo, Link, idle
 from engine.transport.timeouts import TIMEOUTS, Timeouts
 from engine.transport.websocket import CORE_LOGGER, WebSocket
@@ -46,9 +46,13 @@ async def open_link(
     LinkError for everything else that can happen to a connection.
     """
     address = parse_url(url)
+    check_token(token)
     websocket = await _connect(address, token, ssl, timeouts)
     link = Link(websocket, Connection.opener(hello, order), str(address), timeouts)
     link.on_message, link.busy = on_message, busy
+    wanted = hello.emulation if emulation is None else emulation
+    if wanted.active:
+        link.emulate(wanted, f"{hello.role}/{hello.stage_index}")
     patience = timeouts.welcome_loading if loading else timeouts.welcome
     try:
         async with asyncio.timeout(patience):
@@ -64,9 +68,6 @@ async def open_link(
         websocket.abort()
         raise
     link.on_close = on_close
-    wanted = hello.emulation if emulation is None else emulation
-    if wanted.active:
-        link.emulate(wanted, f"{hello.role}/{hello.stage_index}")
     return link
 
 
@@ -124,8 +125,10 @@ def _explain(address: Address, error: Exception, has_token: bool) -> SkippyError
         return LinkError(f"nothing listens at {address}", hint="start the stage there or correct the address")
     if isinstance(error, socket.gaierror):
         return LinkError(f"the host name of {address} is unknown", hint="correct the address")
+    if isinstance(error, OSError) and error.strerror:
+        return LinkError(f"cannot connect to {address}: {error.strerror}", hint="check the network")
     if isinstance(error, OSError):
-        return LinkError(f"cannot connect to {address}: {error.strerror or error}", hint="check the network")
+        return LinkError(f"{address} closed the connection at once", hint="check wss:// against ws://")
     return LinkError(
         f"{address} does not answer like a stage: {error}", hint="check that it is a stage of ours"
     )

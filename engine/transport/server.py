@@ -18,7 +18,7 @@ from engine.errors import LinkError, ProtocolError, SkippyError, UsageError
 from engine.protocol.connection import Connection
 from engine.protocol.limits import FIRST_FRAME_BYTES
 from engine.protocol.messages import Hello, Welcome
-from engine.transport.addresses import Address, is_loopback
+from engine.transport.addresses import Address, check_token, is_loopback
 from engine.transport.link import BusyInfo, Link, idle
 from engine.transport.timeouts import TIMEOUTS, Timeouts
 from engine.transport.websocket import CORE_LOGGER, WebSocket
@@ -191,6 +191,7 @@ async def serve_links(
     UsageError for an address that others can reach without a token, unless `insecure`; LinkError if the
     address cannot be used.
     """
+    check_token(token)
     family, ip = await _resolve(host, port)
     if not is_loopback(ip) and not token and not insecure:
         raise UsageError(

@@ -260,8 +260,9 @@ async def test_posting_to_a_peer_that_does_not_read_is_refused_in_the_end(networ
     assert caught.value.code == "link-full"
     assert opener.link is not None
     assert opener.link._socket.buffered < 2 * POST_BOUND
-    assert stage.link is not None
     assert not opener.link.closed.is_set()
+    assert stage.link is not None
+    stage.link.resume()
 
 
 async def test_a_waiting_sender_wakes_when_the_link_breaks(network: Network) -> None:
