@@ -12,6 +12,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial, reduce
 from random import Random
 
 from engine.config.plan import SpeculationPlan
@@ -20,11 +21,26 @@ from engine.speculation.loop import DecodeLoop
 from engine.speculation.types import Actions, LoopContext, WindowOutcome, WindowPlan
 
 CostTable = Callable[[int], float]
+Condition = Callable[[DecodeLoop], bool]
+
+
+def never(loop: DecodeLoop) -> bool:
+    """A condition that does not come about."""
+    return False
+
+
+LENGTH_BITS = 20
 
 
 def extend(chain: int, token: int) -> int:
-    """The chain of a text with one more token."""
-    return hash((chain, token))
+    """The chain of a text with one more token: a hash, and the length in its low bits."""
+    length = chain % (1 << LENGTH_BITS) + 1
+    return (abs(hash((chain, token))) << LENGTH_BITS) + length
+
+
+def chain_of(text: Sequence[int]) -> int:
+    """The chain of a whole text."""
+    return reduce(extend, text, 0)
 
 
 class Target:
@@ -35,9 +51,7 @@ class Target:
 
     def answer(self, prompt: Sequence[int], count: int) -> list[int]:
         """What plain decoding yields."""
-        chain = 0
-        for token in prompt:
-            chain = extend(chain, token)
+        chain = chain_of(prompt)
         tokens: list[int] = []
         for _ in range(count):
             tokens.append(self.next(chain))
@@ -46,13 +60,17 @@ class Target:
 
 
 class RandomTarget(Target):
-    """Any text leads to a token below `vocabulary`."""
+    """Any text leads to a token below `vocabulary`, or, with a `period`, mostly to that of its length."""
 
-    def __init__(self, vocabulary: int) -> None:
+    def __init__(self, vocabulary: int, period: int = 0) -> None:
         self.vocabulary = vocabulary
+        self.period = period
 
     def next(self, chain: int) -> int:
-        return chain % self.vocabulary
+        noise = chain >> LENGTH_BITS
+        if self.period and noise % 40:
+            return chain % self.period
+        return noise % self.vocabulary
 
 
 class ScriptTarget(Target):
@@ -71,7 +89,7 @@ class ScriptTarget(Target):
 
 @dataclass
 class FakeMtp:
-    """The head of the last stage: right with the given chance, and sure of itself to that extent if `honest`."""
+    """The head of the last stage: right with the given chance, and if `honest` it says how sure it is."""
 
     acceptance: float = 0.63
     honest: bool = False
@@ -90,6 +108,24 @@ class FakeMtp:
             probabilities.append(chance)
             chain = extend(chain, token)
         return tokens, probabilities if self.honest else []
+
+
+@dataclass
+class FakeDraftRunner:
+    """A draft model that is always ready and agrees with the target with the given chance."""
+
+    target: Target
+    acceptance: float
+
+    def drafted(self, history: Sequence[int], pending: Sequence[int], budget: int) -> list[int]:
+        chain, tokens = chain_of([*history, *pending]), []
+        for _ in range(budget):
+            token = self.target.next(chain)
+            if Random(chain).random() >= self.acceptance:
+                token += 1
+            tokens.append(token)
+            chain = extend(chain, token)
+        return tokens
 
 
 @dataclass
@@ -121,15 +157,23 @@ class FakeStage:
     def length(self) -> int:
         return len(self.chains) - 1
 
+    def trim(self, keep: int) -> None:
+        """Keep the first `keep` positions, which must be there."""
+        assert self.length >= keep
+        del self.chains[keep + 1 :]
+
+    def holds(self, text: Sequence[int]) -> bool:
+        """Whether the cache is that of this text, and of nothing more."""
+        return self.length == len(text) and self.chains[-1] == chain_of(text)
+
     def compute(self, message: Message) -> None:
         """Trim to the window's start and append its rows."""
         plan = message.plan
-        assert self.length >= plan.start, f"stage {self.index} has {self.length}, window starts at {plan.start}"
-        del self.chains[plan.start + 1 :]
+        self.trim(plan.start)
         for token in plan.tokens:
             self.chains.append(extend(self.chains[-1], token))
         rows = self.chains[plan.start + 1 :]
-        assert message.chains in (None, rows), f"stage {self.index} computes from another text than the one before"
+        assert message.chains in (None, rows), f"stage {self.index} has another text than the one before it"
         message.chains = rows
         self.computed_rows += len(rows)
 
@@ -145,7 +189,7 @@ class Result:
     stages: list[FakeStage]
     plans: list[WindowPlan]
     outcomes: list[WindowOutcome]
-    finished: str
+    finished: str = ""
 
 
 class Simulation:
@@ -168,8 +212,10 @@ class Simulation:
         fallback: float = 0.0,
     ) -> None:
         self.target = target
+        self.context = context
         self.loop = DecodeLoop(plan, context)
-        self.stages = [FakeStage(index, cost, context.prompt[:-1]) for index, cost in enumerate(costs)]
+        self._costs = costs
+        self.stages = self._fresh_stages()
         self._hops_ms = [0.0, *hops_ms, return_ms]
         self._mtp = mtp
         self._overhead_ms = overhead_ms
@@ -182,19 +228,41 @@ class Simulation:
         self._now = 0.0
         self._link_free = [0.0] * len(self._hops_ms)
         self._not_drafted = 0
-        self._result = Result([], [], 0.0, self.loop, self.stages, [], [], "")
+        self._result = Result([], [], 0.0, self.loop, self.stages, [], [])
 
-    def run(self, until: Callable[[DecodeLoop], bool] = lambda _: False) -> Result:
-        """Run to the end; when `until` becomes true the request is cancelled."""
+    def run(
+        self,
+        *,
+        cancel: Condition = never,
+        lose_stages: Condition = never,
+        change_plan: tuple[Condition, SpeculationPlan] | None = None,
+    ) -> Result:
+        """Run to the end; the first time a condition holds, what it stands for happens."""
+        pending: list[tuple[Condition, Callable[[], None]]] = [
+            (cancel, lambda: self._perform(self.loop.cancel(self._now / 1000))),
+            (lose_stages, self._lose_stages),
+        ]
+        if change_plan is not None:
+            condition, plan = change_plan
+            pending.append((condition, lambda: self.loop.update_plan(plan)))
         self._perform(self.loop.start(0.0))
-        cancelled = False
-        while self._events and not self._result.finished:
-            self._now, _, event = heapq.heappop(self._events)
-            event()
-            if not cancelled and not self._result.finished and until(self.loop):
-                cancelled = True
-                self._perform(self.loop.cancel(self._now / 1000))
+        while not self._result.finished:
+            for item in [item for item in pending if item[0](self.loop)]:
+                pending.remove(item)
+                item[1]()
+            if not self._result.finished:
+                self._now, _, event = heapq.heappop(self._events)
+                event()
         return self._result
+
+    def _fresh_stages(self) -> list[FakeStage]:
+        text = self.loop.history[:-1]
+        return [FakeStage(index, cost, text) for index, cost in enumerate(self._costs)]
+
+    def _lose_stages(self) -> None:
+        self._events.clear()
+        self.stages = self._result.stages = self._fresh_stages()
+        self._perform(self.loop.restart(self._now / 1000))
 
     # Coordinator
 
@@ -248,7 +316,7 @@ class Simulation:
             if index + 1 == len(self.stages):
                 draft, head_ms = self._draft(message)
                 spent += head_ms
-            self._at(spent, lambda: self._done(index, message, begun, draft))
+            self._at(spent, partial(self._done, index, message, begun, draft))
 
     def _done(self, index: int, message: Message, begun: float, draft: Draft | None) -> None:
         stage = self.stages[index]
