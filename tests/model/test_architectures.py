@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from engine.errors import ArchitectureRefused, CutRefused, ModelFileError, UsageError
-from engine.model.architectures import ARCHITECTURES, SliceRules, architecture_of
+from engine.model.architectures import ARCHITECTURES, REFUSED, SliceRules, architecture_of
 from engine.model.file import ModelFile
 from engine.model.rebase import Block, SlicePlan, nextn_obstacle, plan_slice, whole_rules
 
@@ -374,3 +374,10 @@ def test_every_layer_is_in_its_slice_once(make: Maker, name: str) -> None:
         sources = [block.source for block in plan.blocks if not block.identity]
         assert sources == list(range(first, 6))
         assert plan.blocks[plan.rules.last_block] == Block(5)
+
+
+def test_the_documentation_lists_what_is_claimed() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "architectures.md").read_text(encoding="utf-8")
+    claimed, _, refused = text.partition("## Speculation")
+    assert [name for name in ARCHITECTURES if f"`{name}`" not in claimed] == []
+    assert [name for name in REFUSED if f"`{name}`" not in refused] == []
