@@ -127,8 +127,11 @@ def _explain(address: Address, error: Exception, has_token: bool) -> SkippyError
         return LinkError(f"the host name of {address} is unknown", hint="correct the address")
     if isinstance(error, OSError) and error.strerror:
         return LinkError(f"cannot connect to {address}: {error.strerror}", hint="check the network")
-    if isinstance(error, OSError):
-        return LinkError(f"{address} closed the connection at once", hint="check wss:// against ws://")
+    if isinstance(error, OSError) or isinstance(error.__cause__, EOFError):
+        return LinkError(
+            f"{address} hung up without answering like a stage",
+            hint="check wss:// against ws://, and that it is a stage of ours",
+        )
     return LinkError(
         f"{address} does not answer like a stage: {error}", hint="check that it is a stage of ours"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from engine.protocol.messages import (
     PrefillDone,
     Role,
     StageStatus,
+    VerifyWindow,
     Welcome,
     WireType,
 )
@@ -321,6 +323,29 @@ async def test_a_busy_stage_says_so(network: Network) -> None:
     assert opener.link is not None
     await asyncio.wait_for(until_beat(opener.link), 20)
     assert (opener.link.peer_busy_ms, opener.link.peer_queued) == (30_000, 3)
+
+
+async def test_a_decode_longer_than_the_patience_for_silence_is_busy_and_not_dead(network: Network) -> None:
+    began = 0.0
+
+    def busy() -> tuple[int, int]:
+        return (round((time.monotonic() - began) * 1000) if began else 0), 1
+
+    stage_side = await network.serve(busy=busy)
+    opener = await network.open(stage_side, timeouts=replace(PATIENT, silent=0.4))
+    stage = await stage_side.peer()
+    assert opener.link is not None
+    opener.link.post(CONFIGURE)
+    opener.link.post(window(0, 0))
+    await stage.next()
+    asked = await stage.next()
+    assert isinstance(asked, VerifyWindow)
+    began = time.monotonic()
+    await asyncio.to_thread(time.sleep, 1.0)  # the decode, on a thread of its own
+    post(stage, reply(asked))
+    assert await opener.next() == reply(asked)
+    assert opener.link.peer_busy_ms > 0
+    assert not opener.link.closed.is_set()
 
 
 async def test_a_silent_peer_is_declared_dead(network: Network) -> None:

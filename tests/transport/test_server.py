@@ -241,20 +241,20 @@ async def test_an_opener_does_not_wait_for_ever(network: Network) -> None:
 # --- misuse: each time the next client is served ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\r\n\r\n",
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
-        b"GET / HTTP/1.0\r\n\r\n",
-        b"GET /" + b"x" * 100_000,
-        b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 10_000 + b"\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # a TLS hello
-        bytes(range(256)) * 100,
-        b"SSH-2.0-OpenSSH_9.6\r\n",
-    ],
-)
+NO_UPGRADE = {
+    "blank line": b"\r\n\r\n",
+    "plain get": b"GET / HTTP/1.1\r\n\r\n",
+    "post": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
+    "old http": b"GET / HTTP/1.0\r\n\r\n",
+    "endless path": b"GET /" + b"x" * 100_000,
+    "endless headers": b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 10_000 + b"\r\n",
+    "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "all bytes": bytes(range(256)) * 100,
+    "ssh": b"SSH-2.0-OpenSSH_9.6\r\n",
+}
+
+
+@pytest.mark.parametrize("data", NO_UPGRADE.values(), ids=NO_UPGRADE)
 async def test_what_is_no_upgrade_is_dropped_quietly(
     network: Network, capfd: pytest.CaptureFixture[str], data: bytes
 ) -> None:
