@@ -17,6 +17,7 @@ from engine.client.requests import GenerateRequest
 from engine.config.plan import RunPlan
 from engine.config.rules import with_speculation
 from engine.coordinator.chain import Chain
+from engine.coordinator.drafting import Drafting
 from engine.coordinator.generation import Generation, GenerationSetting
 from engine.coordinator.prompt import PromptBuilder
 from engine.coordinator.slots import Slot, choose_slot, take
@@ -44,6 +45,7 @@ class Engine:
         self.model_ready: ModelReady | None = None
         self._model: ModelFile | None = None
         self._prompts: PromptBuilder | None = None
+        self._drafting: Drafting | None = None
         self._stages: Stages | None = None
         self._slots: list[Slot] = []
         self._running: dict[str, Generation] = {}
@@ -65,12 +67,25 @@ class Engine:
             await self._stages.start(self._progress("slicing the model"))
         finally:
             self._prompts = await prompts
+        await self._prepare_drafting(model)
         slot = Slot(number=0)
         chain = await self._open_chain(slot)
         sequences = min(info.sequences for info in chain.stages)
         self._slots = [slot, *(Slot(number=number) for number in range(1, sequences))]
         self._announce_model(model, chain.stages)
         self._set_state("ready")
+
+    async def _prepare_drafting(self, model: ModelFile) -> None:
+        assert self._stages is not None
+        loop = asyncio.get_running_loop()
+        drafting = await asyncio.to_thread(Drafting, self.plan.speculation, model, self._stages.context)
+        self._drafting = drafting
+        if drafting.runner is not None:
+            drafting.runner.on_ready = lambda: loop.call_soon_threadsafe(self._drafts_ready)
+
+    def _drafts_ready(self) -> None:
+        for generation in list(self._running.values()):
+            generation.on_drafts_ready()
 
     async def close(self) -> None:
         """End every answer, lane, stage and thread."""
@@ -81,6 +96,8 @@ class Engine:
                 await slot.chain.close()
         if self._stages is not None:
             await self._stages.close()
+        if self._drafting is not None:
+            await asyncio.to_thread(self._drafting.close)
         if self._prompts is not None:
             self._prompts.close()
         self._set_state("stopped")
@@ -208,6 +225,7 @@ class Engine:
     ) -> GenerationSetting:
         assert self._prompts is not None
         assert self._stages is not None
+        assert self._drafting is not None
         stages = self._stages
         speculation = self.plan.speculation
         if request.strategy:
@@ -219,6 +237,7 @@ class Engine:
             slot=slot,
             chain=chain,
             prompts=self._prompts,
+            drafting=self._drafting,
             speculation=speculation,
             context=min(info.context for info in chain.stages),
             window_rows=min(info.window_rows for info in chain.stages),

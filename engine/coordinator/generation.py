@@ -16,6 +16,7 @@ from typing import Any
 from engine.client.requests import GenerateRequest
 from engine.config.plan import SpeculationPlan
 from engine.coordinator.chain import Chain
+from engine.coordinator.drafting import Drafting
 from engine.coordinator.measures import AnswerMeasure
 from engine.coordinator.prompt import PromptBuilder
 from engine.coordinator.slots import Slot
@@ -23,6 +24,7 @@ from engine.coordinator.text import AnswerText
 from engine.errors import ContextFull, ProtocolError, SkippyError, StageLost
 from engine.events import (
     Event,
+    Notice,
     PrefillProgress,
     RequestFinished,
     RequestStarted,
@@ -53,6 +55,7 @@ class GenerationSetting:
     slot: Slot
     chain: Chain
     prompts: PromptBuilder
+    drafting: Drafting
     speculation: SpeculationPlan
     context: int
     window_rows: int
@@ -91,7 +94,7 @@ class Generation:
         self._loop = DecodeLoop(setting.speculation, self._loop_context())
 
     def _loop_context(self) -> LoopContext:
-        setting, stages = self._set, self._set.chain.stages
+        setting, stages, drafting = self._set, self._set.chain.stages, self._set.drafting
         return LoopContext(
             prompt=setting.prompt,
             max_tokens=setting.request.max_tokens,
@@ -100,6 +103,10 @@ class Generation:
             native_mtp=stages[-1].native_mtp,
             can_rollback=all(info.can_rollback for info in stages),
             stop=self._check_stop,
+            costs=drafting.costs,
+            draft_runner=drafting.runner,
+            dynamic_ngrams=drafting.dynamic,
+            static_ngrams=drafting.static,
             first_window=self.slot.next_window,
             first_epoch=self.slot.next_epoch,
         )
@@ -119,6 +126,8 @@ class Generation:
         self._next_chunk = self._prefilled = reused
         slot.cached = setting.prompt[:reused]  # until the end nothing else is certain
         self._emit_started(reused)
+        if self._loop.strategy.note:
+            self._emit(Notice(level="info", code="strategy", message=self._loop.strategy.note))
         try:
             reason = await self._drive()
         except SkippyError as error:
@@ -187,6 +196,11 @@ class Generation:
             self._perform(self._loop.cancel(time.perf_counter()))
         elif self._chunks_in_flight == 0:
             self.finished.set_result("cancelled")
+
+    def on_drafts_ready(self) -> None:
+        """The draft model has got on. Called on the loop."""
+        if self._decoding and not self.finished.done():
+            self._perform(self._loop.drafts_ready(time.perf_counter()))
 
     def update(self, speculation: SpeculationPlan) -> None:
         """Other settings, from the next window on."""
@@ -322,7 +336,7 @@ class Generation:
                 request=request.request,
                 prompt_tokens=len(self._set.prompt),
                 reused=reused,
-                strategy=self._set.speculation.strategy,
+                strategy=self._loop.strategy.strategy,
                 seed=request.sampling.seed,
                 temperature=request.sampling.temperature,
                 max_tokens=request.max_tokens,
@@ -387,6 +401,7 @@ class Generation:
         """Remember what the caches hold, and sum the answer up."""
         slot, loop = self.slot, self._loop
         slot.next_window, slot.next_epoch = loop.next_window, loop.next_epoch
+        self._set.drafting.learn(loop.history, len(self._set.prompt))
         decoded = self._decoding and self._prefilled >= len(self._inputs) - 1
         slot.cached = loop.history[: loop.kv_length] if decoded else self._inputs[: self._prefilled]
         result = self._result(reason)
@@ -409,7 +424,7 @@ class Generation:
             "token_ids": self._token_ids,
             "finish_reason": reason,
             "model": setting.model,
-            "strategy": setting.speculation.strategy,
+            "strategy": self._loop.strategy.strategy,
             "exact": setting.exact,
             "timings": self._measure.timings(len(self._token_ids)),
             "speculative": self._loop.statistics.to_json(),
