@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import ssl as tls
 from collections.abc import Callable
@@ -20,6 +21,9 @@ from engine.transport.addresses import Address, check_token, parse_url
 from engine.transport.link import BusyInfo, Link, idle
 from engine.transport.timeouts import TIMEOUTS, Timeouts
 from engine.transport.websocket import CORE_LOGGER, WebSocket
+
+_emulated_links = itertools.count()
+"""Salts the jitter: no two links of a process share a stream, and the n-th link of every run has the same."""
 
 
 async def open_link(
@@ -52,7 +56,7 @@ async def open_link(
     link.on_message, link.busy = on_message, busy
     wanted = hello.emulation if emulation is None else emulation
     if wanted.active:
-        link.emulate(wanted, f"{hello.role}/{hello.stage_index}")
+        link.emulate(wanted, f"{hello.role}/{hello.stage_index}/{next(_emulated_links)}")
     patience = timeouts.welcome_loading if loading else timeouts.welcome
     try:
         async with asyncio.timeout(patience):

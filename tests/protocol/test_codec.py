@@ -34,13 +34,13 @@ from tests.protocol.samples import (
     LIMITS,
     N_EMBD,
     WELCOME,
-    messages,
     prefill,
     reply,
     rows,
     same,
     window,
 )
+from tests.protocol.strategies import messages
 
 
 def read(data: bytes | bytearray, *, n_embd: int = N_EMBD, limits: Limits = LIMITS) -> Message:

@@ -154,6 +154,19 @@ async def test_messages_of_a_delayed_link_come_complete_and_in_order(network: Ne
         assert await opener.next() == reply(message)
 
 
+async def test_two_lanes_to_the_same_stage_do_not_jitter_in_step(network: Network) -> None:
+    stage_side = await network.serve()
+    lines = []
+    for _ in range(2):
+        opener = await network.open(stage_side, SLOW)
+        assert opener.link is not None
+        assert opener.link._outgoing is not None
+        lines.append(opener.link._outgoing._schedule)
+    later = time.monotonic() + 100
+    streams = [[line.arrival(later + n, 1) for n in range(20)] for line in lines]
+    assert streams[0] != streams[1]
+
+
 async def test_the_measured_round_trip_includes_the_delay(network: Network) -> None:
     opener, _ = await network.pair(replace(HELLO, emulation=LinkEmulation(rtt_ms=30)))
     assert opener.link is not None
