@@ -81,7 +81,11 @@ class Engine:
         drafting = await asyncio.to_thread(Drafting, self.plan.speculation, model, self._stages.context)
         self._drafting = drafting
         if drafting.runner is not None:
-            drafting.runner.on_ready = lambda: loop.call_soon_threadsafe(self._drafts_ready)
+
+            def tell() -> None:
+                loop.call_soon_threadsafe(self._drafts_ready)
+
+            drafting.runner.on_ready = tell
 
     def _drafts_ready(self) -> None:
         for generation in list(self._running.values()):
