@@ -15,6 +15,7 @@ from math import sqrt
 from engine.speculation.stream import Candidate
 
 MEMORY = 64  # observations after which an old one counts for 1/e
+LEAST_MEMORY = 4.0  # observations that are never forgotten
 CERTAIN = 0.995  # nothing is ever more likely than this
 
 
@@ -34,6 +35,12 @@ class Rate:
         self._hits = self._hits * keep + success
         self._count = self._count * keep + 1.0
         self.mean = min(self._hits / self._count, CERTAIN)
+
+    def forget(self) -> None:
+        """Time has passed without an observation: the same belief, held less firmly."""
+        if self._count > LEAST_MEMORY:
+            self._hits -= self._hits / MEMORY
+            self._count -= self._count / MEMORY
 
     @property
     def optimistic(self) -> float:

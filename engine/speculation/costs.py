@@ -40,9 +40,10 @@ class RowCosts:
         shown = self._shown.get(rows)
         return shown is None or abs(mean - shown) > NOTABLE * shown
 
-    def measured(self, rows: int) -> bool:
-        """Whether this number of rows was ever measured."""
-        return rows in self._means
+    @property
+    def largest(self) -> int:
+        """The largest number of rows that was measured, 0 if none was."""
+        return max(self._means, default=0)
 
     def table(self, most: int) -> list[float]:
         """Milliseconds for 0..most rows (entry 0 is 0), never falling; all 0 before the first measurement."""
@@ -96,9 +97,10 @@ class CostModel:
         """True once a window was measured."""
         return bool(self._stages)
 
-    def measured(self, rows: int) -> bool:
-        """Whether windows of this many rows were ever measured on every stage."""
-        return all(stage.measured(rows) for stage in self._stages.values())
+    @property
+    def only_single_rows(self) -> bool:
+        """True while nothing larger than one row was measured on some stage."""
+        return any(stage.largest <= 1 for stage in self._stages.values())
 
     def observe_stage(self, stage: int, rows: int, ms: float) -> None:
         """Compute of one stage: a part of a window, or a prefill chunk, or a calibration run."""

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from math import ceil, inf
 from operator import itemgetter
 
-from engine.config.plan import SpeculationPlan
 from engine.speculation.acceptance import Acceptance
 from engine.speculation.costs import CostModel, LoopTimes
 from engine.speculation.policies import PLAIN, Choice, Offer, Verified
@@ -38,21 +37,20 @@ class GoodputPolicy:
     """See the module docstring."""
 
     def __init__(
-        self, plan: SpeculationPlan, acceptance: Acceptance, costs: CostModel, counters: Statistics
+        self, acceptance: Acceptance, costs: CostModel, counters: Statistics, *, draft_max: int
     ) -> None:
-        self._plan = plan
         self._acceptance = acceptance
         self._costs = costs
         self._counters = counters
-        self._drafts_follow = False
+        self._draft_max = draft_max  # 0 without an MTP head
         self._explored_ms = 0.0
+        self._draft_probed = False  # a draft was asked for to learn, and has not come yet
         self._width = 0
 
     # Choosing
 
     def choose(self, offer: Offer) -> Choice:
         """The option of the highest value."""
-        self._drafts_follow = offer.drafts_follow
         if not self._costs.known:
             return Choice(0, 1, "measuring")
         available = len(offer.candidates)
@@ -68,7 +66,7 @@ class GoodputPolicy:
             key=itemgetter(0),
         )
         if choice is PLAIN and not offer.sent:
-            choice = self._probe(offer, survivals, times, pace)
+            choice = self._probe(survivals[0], times)
         self._count(choice, offer)
         return choice
 
@@ -128,26 +126,29 @@ class GoodputPolicy:
 
     def _pace(self, times: LoopTimes) -> float:
         """lambda: tokens per millisecond of plain decoding or of the best MTP draft length."""
-        return max(rate for rate in self._draft_rates(times, optimistic=False))
+        return max(self._draft_rates(times, optimistic=False))
 
     def _draft_rates(self, times: LoopTimes, *, optimistic: bool) -> list[float]:
-        """Tokens per millisecond when every window asks for, and verifies, 0, 1, .. MTP tokens."""
+        """Tokens per millisecond when every window asks for, and verifies, 0, 1, .. MTP tokens.
+
+        `optimistic`: with drafts as good as they may be, and rows that cost nothing if none were measured.
+        """
         tokens = survival = 1.0
-        rates = [1.0 / max(times.loop[1], 1e-6)]
-        if self._drafts_follow:
-            for depth in range(min(self._plan.draft_max, len(times.loop) - 2)):
-                rate = self._acceptance.at_depth(depth)
-                survival *= rate.optimistic if optimistic else rate.mean
-                tokens += survival
-                rates.append(tokens / (times.loop[depth + 2] + self._costs.draft_ms(depth + 1)))
+        plain_ms = max(times.loop[1], 1e-6)
+        rates = [1.0 / plain_ms]
+        for depth in range(min(self._draft_max, len(times.loop) - 2)):
+            rate = self._acceptance.at_depth(depth)
+            survival *= rate.optimistic if optimistic else rate.mean
+            tokens += survival
+            loop_ms = plain_ms if optimistic and self._costs.only_single_rows else times.loop[depth + 2]
+            rates.append(tokens / (loop_ms + self._costs.draft_ms(depth + 1)))
         return rates
 
     def draft_budget(self, fresh: float, limit: int) -> int:
         """As many drafts as are worth their price at the last stage, weighed by the chance to need them."""
-        if limit <= 0 or not self._costs.known:
+        if not self._costs.known:
             return 0
-        self._drafts_follow = True
-        most = min(self._plan.draft_max, limit)
+        most = min(self._draft_max, limit)
         times = self._costs.times(most + 1)
         pace = self._pace(times)
         best, best_worth = 0, 0.0
@@ -159,13 +160,15 @@ class GoodputPolicy:
             worth = fresh * gain - pace * self._costs.draft_ms(drafts)
             if worth > best_worth:
                 best, best_worth = drafts, worth
-        if best == 0 and fresh >= 1.0:
+        if best == 0 and fresh >= 1.0 and most > 0:
+            self._acceptance.at_depth(0).forget()
             best = self._draft_probe(times, most)
         return best
 
     # Exploring
 
     def _allowance(self, times: LoopTimes) -> float:
+        """Milliseconds that probes may still cost."""
         elapsed = self._counters.pipeline.seconds * 1000
         return EXPLORE * (elapsed + ADVANCE * times.loop[1]) - self._explored_ms
 
@@ -173,29 +176,34 @@ class GoodputPolicy:
         """Drafts to ask for only to see how good they are, where they would pay if they were very good."""
         rates = self._draft_rates(times, optimistic=True)[: most + 1]
         drafts = max(range(len(rates)), key=rates.__getitem__)
-        price = self._costs.draft_ms(drafts)
-        if drafts == 0 or price > self._allowance(times):
+        if drafts == 0:
             return 0
-        self._explored_ms += price
+        needed = self._costs.draft_ms(drafts)
+        if self._costs.only_single_rows:  # the draft is to be verified too, to see what a second row costs
+            drafts = 1
+            needed = self._costs.draft_ms(1) + self._probe_loss(self._acceptance.at_depth(0).mean, times)
+        if needed > self._allowance(times) or self._draft_probed:
+            return 0
+        self._draft_probed = True
         self._counters.probes += 1
         return drafts
 
-    def _probe(self, offer: Offer, survivals: Sequence[float], times: LoopTimes, pace: float) -> Choice:
-        """A window of a size never measured, where it would pay if more rows cost next to nothing."""
-        expected, measured = 1.0, times.loop[1]
-        for width, survival in enumerate(survivals[: offer.width_limit], start=1):
-            expected += survival
-            if self._costs.measured(width + 1):
-                measured = times.loop[width + 1]
-            elif width in (1, 3, 7) and expected - pace * measured > 1.0 - pace * times.loop[1] + MARGIN:
-                loss = times.loop[width + 1] - expected / pace
-                if loss <= self._allowance(times):
-                    self._counters.probes += 1
-                    return Choice(width, 1, "probe", probe=True)
-        return PLAIN
+    def _probe(self, survival: float, times: LoopTimes) -> Choice:
+        """A window with one draft, to see what a second row costs."""
+        if not self._costs.only_single_rows or self._probe_loss(survival, times) > self._allowance(times):
+            return PLAIN
+        self._counters.probes += 1
+        return Choice(1, 1, "probe", probe=True)
+
+    def _probe_loss(self, survival: float, times: LoopTimes) -> float:
+        """Milliseconds that a window with one draft is expected to lose against plain decoding."""
+        return max(0.0, times.loop[2] - (1.0 + survival) * times.loop[1])
 
     def verified(self, window: Verified) -> None:
         """Charge what a probe has cost."""
+        if self._draft_probed and window.head_ms:
+            self._explored_ms += window.head_ms
+            self._draft_probed = False
         if window.probe:
             plain_ms = window.committed * self._costs.times(1).loop[1]
             self._explored_ms += max(0.0, window.elapsed_ms - plain_ms)

@@ -107,12 +107,12 @@ class DecodeLoop:
         flight = self._pipeline.take(reply)
         elapsed_ms = (now - flight.sent_at) * 1000
         self.statistics.add_reply(direct=direct)
-        self._learn_costs(flight, reply, elapsed_ms)
+        head_ms = self._learn_costs(flight, reply, elapsed_ms)
         if flight.stale:
             self.statistics.add_stale(reply)
             return self._actions(now, done=_outcome(flight, None, elapsed_ms))
         committed, rejected, cancel = self._commit(flight, reply.predictions)
-        self._tell_policy(flight, reply, elapsed_ms, len(committed), rejected)
+        self._tell_policy(flight, reply, elapsed_ms, head_ms, len(committed), rejected)
         mtp = self._scheduler.drafter.mtp
         if mtp is not None and not self._pipeline.live:
             mtp.offer(reply.draft, self.history)
@@ -199,9 +199,10 @@ class DecodeLoop:
             return "context"
         return None
 
-    def _learn_costs(self, flight: Flight, reply: PredictedTokens, elapsed_ms: float) -> None:
+    def _learn_costs(self, flight: Flight, reply: PredictedTokens, elapsed_ms: float) -> float:
+        """Tell the cost model; returns what drafting took."""
         if reply.stale:
-            return
+            return 0.0
         costs = self._scheduler.costs
         rows, draft = len(flight.plan.tokens), reply.draft
         head_ms = draft.head_us / 1000 if draft is not None else 0.0
@@ -210,12 +211,14 @@ class DecodeLoop:
         if draft is not None and draft.tokens:
             costs.observe_drafting(len(draft.tokens), head_ms, self._rows_not_drafted)
             self._rows_not_drafted = 0
+        return head_ms
 
     def _tell_policy(
         self,
         flight: Flight,
         reply: PredictedTokens,
         elapsed_ms: float,
+        head_ms: float,
         committed: int,
         rejected: Rejection | None,
     ) -> None:
@@ -233,6 +236,7 @@ class DecodeLoop:
                 elapsed_ms=elapsed_ms,
                 first_stage_ms=first_ms,
                 downstream_ms=max(0.0, elapsed_ms - queued_ms - first_ms),
+                head_ms=head_ms,
                 probe=flight.probe,
             )
         )

@@ -36,7 +36,6 @@ class Offer:
     refillable: bool  # more candidates may follow
     width_limit: int  # most drafts of one window
     depth_limit: int
-    drafts_follow: bool  # the MTP head can be asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,7 @@ class Verified:
     elapsed_ms: float
     first_stage_ms: float
     downstream_ms: float
+    head_ms: float  # MTP drafting
     probe: bool
 
 

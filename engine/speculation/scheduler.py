@@ -69,7 +69,8 @@ class Scheduler:
 
     def _make_policy(self, plan: SpeculationPlan) -> WindowPolicy:
         if plan.window_policy == "goodput":
-            return GoodputPolicy(plan, self._acceptance, self.costs, self._statistics)
+            draft_max = plan.draft_max if self.drafter.mtp is not None else 0
+            return GoodputPolicy(self._acceptance, self.costs, self._statistics, draft_max=draft_max)
         gate = PipelineGate(self._acceptance, self.costs, self._statistics.pipeline)
         if plan.window_policy == "adaptive":
             return AdaptivePolicy(plan, gate, self._statistics.width)
@@ -152,7 +153,6 @@ class Scheduler:
                 refillable=self.drafter.may_extend(last) and len(self.stream) < room,
                 width_limit=self._width_limit,
                 depth_limit=self._depth_limit,
-                drafts_follow=self.drafter.mtp is not None,
             )
         )
 
