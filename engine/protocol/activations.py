@@ -17,7 +17,8 @@ from engine.protocol.messages import Activations, WireType
 
 F16_MAX = 65_504.0
 Q8_BLOCK = 32
-_Q8_SMALLEST = 1e-30  # blocks below it are sent as zeros: 127 / x would overflow float32
+_Q8_STEPS = np.float32(127.0)
+_Q8_SMALLEST = np.float32(1e-30)  # taken for the largest value of smaller blocks: 127 / x would overflow
 
 Buffer = bytes | bytearray | memoryview
 
@@ -84,9 +85,6 @@ def _quantise(activations: Activations) -> tuple[NDArray[np.float32], NDArray[np
         padded = np.zeros((rows, blocks * Q8_BLOCK), np.float32)
         padded[:, :n_embd] = activations
     grouped = padded.reshape(rows, blocks, Q8_BLOCK)
-    largest = np.abs(grouped).max(axis=2)
-    largest[largest < _Q8_SMALLEST] = 0.0
-    factors = np.zeros_like(largest)
-    np.divide(np.float32(127.0), largest, out=factors, where=largest > 0)
-    values = np.rint(grouped * factors[:, :, None]).astype(np.int8)
-    return largest / np.float32(127.0), values.reshape(rows, blocks * Q8_BLOCK)[:, :n_embd]
+    largest = np.maximum(np.abs(grouped).max(axis=2), _Q8_SMALLEST)
+    values = np.rint(grouped * (_Q8_STEPS / largest)[:, :, None]).astype(np.int8)
+    return largest / _Q8_STEPS, values.reshape(rows, blocks * Q8_BLOCK)[:, :n_embd]
