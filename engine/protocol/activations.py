@@ -5,7 +5,8 @@
 - q8: blocks of 32 values of a row share one float32 scale = max|x| / 127; all scales of the frame come first
   (`rows x ceil(n_embd / 32)`), then all int8 values (`rows x n_embd`).
 
-A frame whose values f16 or q8 cannot hold (beyond 65,504 for f16, not finite for either) is sent as f32.
+A frame whose values f16 or q8 cannot hold (beyond 65,504 for f16, beyond 1e38
+for q8, not finite for either) is sent as f32.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from engine.protocol.messages import Activations, WireType
 
 F16_MAX = 65_504.0
+Q8_MAX = 1e38  # beyond it, 127 x scale could round up to infinity
 Q8_BLOCK = 32
 _Q8_STEPS = np.float32(127.0)
 _Q8_SMALLEST = np.float32(1e-30)  # taken for the largest value of smaller blocks: 127 / x would overflow
@@ -37,7 +39,7 @@ def fits(activations: Activations, wire: WireType) -> bool:
     if wire is WireType.F32:
         return True
     largest = max(float(activations.max()), -float(activations.min()))
-    bound = F16_MAX if wire is WireType.F16 else float(np.finfo(np.float32).max)
+    bound = F16_MAX if wire is WireType.F16 else Q8_MAX
     return largest <= bound  # False for NaN as well: max() hands a NaN through
 
 
@@ -62,7 +64,8 @@ def unpack(data: Buffer, offset: int, rows: int, n_embd: int, wire: WireType) ->
     scales = np.frombuffer(data, "<f4", rows * blocks, offset).reshape(rows, blocks)
     values = np.frombuffer(data, np.int8, rows * n_embd, offset + scales.nbytes).reshape(rows, n_embd)
     spread = np.repeat(scales, Q8_BLOCK, axis=1)[:, :n_embd]
-    return np.ascontiguousarray(values * spread, dtype=np.float32)
+    with np.errstate(all="ignore"):  # the scales are the peer's
+        return np.ascontiguousarray(values * spread, dtype=np.float32)
 
 
 def round_trip(activations: Activations, wire: WireType) -> Activations:
