@@ -5,8 +5,8 @@
 - q8: blocks of 32 values of a row share one float32 scale = max|x| / 127; all scales of the frame come first
   (`rows x ceil(n_embd / 32)`), then all int8 values (`rows x n_embd`).
 
-A frame whose values f16 or q8 cannot hold (beyond 65,504 for f16, beyond 1e38
-for q8, not finite for either) is sent as f32.
+A frame with a value that its type cannot hold (beyond 65,504 for f16, beyond 1e38 for q8, not finite for
+either) is sent as f32.
 """
 
 from __future__ import annotations
