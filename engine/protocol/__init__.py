@@ -1,0 +1,1 @@
+"""The messages between coordinator and stages, their bytes and their rules; nothing here does I/O."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from enum import IntEnum
 from typing import NoReturn
 
 from engine.errors import ProtocolError
 from engine.protocol import activations as rows_codec
-from engine.protocol import jsonbody
+from engine.protocol import frames, jsonbody
+from engine.protocol.frames import FrameType
 from engine.protocol.limits import MAX_DRAFT_TOKENS, MAX_STAGES, Limits
 from engine.protocol.messages import (
     PROTOCOL_VERSION,
@@ -43,48 +43,6 @@ from engine.protocol.messages import (
 Buffer = bytes | bytearray
 
 
-class FrameType(IntEnum):
-    """Second byte of every frame."""
-
-    HELLO = 1
-    WELCOME = 2
-    CONFIGURE = 3
-    PREFILL = 4
-    PREFILL_DONE = 5
-    VERIFY = 6
-    PREDICTED = 7
-    CANCEL = 8
-    TRIM = 9
-    STOP = 10
-    PING = 11
-    PONG = 12
-    STATUS = 13
-    ERROR = 14
-
-
-WIRE_MASK = 0b11  # flags: how activations are written; 0: there are none
-WIDENED = 1 << 2  # f32 although the lane agreed on less: a value did not fit
-FINAL = 1 << 3  # last chunk of the prompt
-STALE = 1 << 4
-HAS_DRAFT = 1 << 5
-
-_WIRES = {WireType.F32: 1, WireType.F16: 2, WireType.Q8: 3}
-_WIRE_OF = {number: wire for wire, number in _WIRES.items()}
-
-_HEAD = struct.Struct("<BBH")
-_PREFILL = struct.Struct("<BBHIIIiI")  # session, start, rows, next token, stage times
-_PREFILL_DONE = struct.Struct("<BBHIII")  # session, end, stage times
-_VERIFY = struct.Struct("<BBHIIIIIHH")  # session, window, epoch, start, rows, draft budget, stage times
-_PREDICTED = struct.Struct("<BBHIIIIIHH")  # session, window, epoch, start, predictions, draft tokens, times
-_DRAFT = struct.Struct("<IiI")  # position, after token, head microseconds
-_STAGE_TIME = struct.Struct("<IIII")  # stage, queue us, compute us, kv tokens
-_CANCEL = struct.Struct("<BBHII")  # session, epoch
-_TRIM = struct.Struct("<BBHII")  # session, keep
-_STOP = struct.Struct("<BBHI")  # session
-_PING = struct.Struct("<BBHQ")  # sent us
-_PONG = struct.Struct("<BBHQII")  # sent us, busy ms, queued
-
-
 def encode(message: Message, wire: WireType = WireType.F32) -> bytes:
     """The frame of a message. Activations `(rows, n_embd)` are written as `wire`, or as f32 if it cannot
     hold them (`is_widened` tells). ProtocolError `fields` or `rows` if a value has no place in the frame.
@@ -100,9 +58,9 @@ def decode(data: Buffer, *, n_embd: int, limits: Limits) -> Message:
     written to (for f32 a view of `data`). ProtocolError if it is not exactly one well-formed frame within
     `limits`.
     """
-    if len(data) < _HEAD.size:
+    if len(data) < frames.HEAD.size:
         raise ProtocolError(f"a frame of {len(data)} bytes has no head", code="frame-length")
-    version, kind, flags = _HEAD.unpack_from(data)
+    version, kind, flags = frames.HEAD.unpack_from(data)
     if version != PROTOCOL_VERSION:
         raise ProtocolError(
             f"the peer speaks protocol version {version}, this side {PROTOCOL_VERSION}",
@@ -112,7 +70,7 @@ def decode(data: Buffer, *, n_embd: int, limits: Limits) -> Message:
     decoder = _DECODERS.get(kind)
     if decoder is None:
         raise ProtocolError(f"unknown frame type {kind}", code="frame-type")
-    if flags & ~_ALLOWED_FLAGS.get(kind, 0):
+    if flags & ~frames.ALLOWED_FLAGS.get(kind, 0):
         raise ProtocolError(f"flags {flags:#x} have no meaning in a {_name(kind)} frame", code="frame-flags")
     return decoder(data, flags, n_embd, limits)
 
@@ -124,7 +82,7 @@ def is_heartbeat(frame: Buffer) -> bool:
 
 def is_widened(frame: bytes) -> bool:
     """True for an encoded frame whose activations had to be sent as f32."""
-    return bool(frame[2] & WIDENED) and frame[1] in (FrameType.PREFILL, FrameType.VERIFY)
+    return bool(frame[2] & frames.WIDENED) and frame[1] in (FrameType.PREFILL, FrameType.VERIFY)
 
 
 # --- frames with rows ---------------------------------------------------------------------------------------
@@ -140,21 +98,21 @@ def _pack_rows(
     if activations.ndim != 2 or len(activations) != len(tokens) or not activations.size:
         raise ProtocolError(f"activations of shape {activations.shape} for {len(tokens)} tokens", code="rows")
     if rows_codec.fits(activations, wire):
-        return _WIRES[wire], token_bytes, rows_codec.pack(activations, wire)
+        return frames.WIRE_NUMBERS[wire], token_bytes, rows_codec.pack(activations, wire)
     packed = rows_codec.pack(activations, WireType.F32)
-    return _WIRES[WireType.F32] | WIDENED, token_bytes, packed
+    return frames.WIRE_NUMBERS[WireType.F32] | frames.WIDENED, token_bytes, packed
 
 
 def _unpack_rows(
     data: Buffer, offset: int, rows: int, n_embd: int, flags: int
 ) -> tuple[tuple[int, ...], Activations | None]:
     """Tokens and activations that fill `data` from `offset` to its end exactly."""
-    wire = _WIRE_OF.get(flags & WIRE_MASK)
+    wire = frames.WIRE_TYPES.get(flags & frames.WIRE_MASK)
     packed = rows_codec.packed_size(rows, n_embd, wire) if wire else 0
     _expect_length(data, offset + rows * 4 + packed)
     tokens = _tokens(data, offset, rows)
     if wire is None:
-        if flags & WIDENED:
+        if flags & frames.WIDENED:
             raise ProtocolError("widened activations announced, but there are none", code="frame-flags")
         return tokens, None
     return tokens, rows_codec.unpack(data, offset + rows * 4, rows, n_embd, wire)
@@ -163,8 +121,8 @@ def _unpack_rows(
 def _encode_prefill(message: Prefill, wire: WireType) -> bytes:
     flags, tokens, packed = _pack_rows(message.tokens, message.activations, wire)
     if message.final:
-        flags |= FINAL
-    head = _PREFILL.pack(
+        flags |= frames.FINAL
+    head = frames.PREFILL.pack(
         PROTOCOL_VERSION,
         FrameType.PREFILL,
         flags,
@@ -178,20 +136,20 @@ def _encode_prefill(message: Prefill, wire: WireType) -> bytes:
 
 
 def _decode_prefill(data: Buffer, flags: int, n_embd: int, limits: Limits) -> Prefill:
-    _expect_head(data, _PREFILL)
-    _, _, _, session, start, rows, next_token, n_times = _PREFILL.unpack_from(data)
+    _expect_head(data, frames.PREFILL)
+    _, _, _, session, start, rows, next_token, n_times = frames.PREFILL.unpack_from(data)
     _expect_rows("a prefill", rows, limits.prefill_rows)
     _expect_positions(start, rows, limits.context)
-    times, offset = _unpack_times(data, _PREFILL.size, n_times)
+    times, offset = _unpack_times(data, frames.PREFILL.size, n_times)
     tokens, activations = _unpack_rows(data, offset, rows, n_embd, flags)
-    return Prefill(session, start, tokens, _token(next_token), bool(flags & FINAL), activations, times)
+    return Prefill(session, start, tokens, _token(next_token), bool(flags & frames.FINAL), activations, times)
 
 
 def _encode_verify(message: VerifyWindow, wire: WireType) -> bytes:
     flags, tokens, packed = _pack_rows(message.tokens, message.activations, wire)
     if message.stale:
-        flags |= STALE
-    head = _VERIFY.pack(
+        flags |= frames.STALE
+    head = frames.VERIFY.pack(
         PROTOCOL_VERSION,
         FrameType.VERIFY,
         flags,
@@ -207,15 +165,15 @@ def _encode_verify(message: VerifyWindow, wire: WireType) -> bytes:
 
 
 def _decode_verify(data: Buffer, flags: int, n_embd: int, limits: Limits) -> VerifyWindow:
-    _expect_head(data, _VERIFY)
-    _, _, _, session, window, epoch, start, rows, budget, n_times = _VERIFY.unpack_from(data)
+    _expect_head(data, frames.VERIFY)
+    _, _, _, session, window, epoch, start, rows, budget, n_times = frames.VERIFY.unpack_from(data)
     _expect_rows("a window", rows, limits.window_rows)
     _expect_positions(start, rows, limits.context)
     if budget > MAX_DRAFT_TOKENS:
         _out_of_bounds("draft budget", budget, MAX_DRAFT_TOKENS)
-    times, offset = _unpack_times(data, _VERIFY.size, n_times)
+    times, offset = _unpack_times(data, frames.VERIFY.size, n_times)
     tokens, activations = _unpack_rows(data, offset, rows, n_embd, flags)
-    stale = bool(flags & STALE)
+    stale = bool(flags & frames.STALE)
     return VerifyWindow(session, window, epoch, start, tokens, budget, stale, activations, times)
 
 
@@ -223,26 +181,26 @@ def _decode_verify(data: Buffer, flags: int, n_embd: int, limits: Limits) -> Ver
 
 
 def _encode_prefill_done(message: PrefillDone, wire: WireType) -> bytes:
-    head = _PREFILL_DONE.pack(
+    head = frames.PREFILL_DONE.pack(
         PROTOCOL_VERSION, FrameType.PREFILL_DONE, 0, message.session, message.end, len(message.times)
     )
     return head + _pack_times(message.times)
 
 
 def _decode_prefill_done(data: Buffer, flags: int, n_embd: int, limits: Limits) -> PrefillDone:
-    _expect_head(data, _PREFILL_DONE)
-    _, _, _, session, end, n_times = _PREFILL_DONE.unpack_from(data)
+    _expect_head(data, frames.PREFILL_DONE)
+    _, _, _, session, end, n_times = frames.PREFILL_DONE.unpack_from(data)
     _expect_positions(0, end, limits.context)
-    times, offset = _unpack_times(data, _PREFILL_DONE.size, n_times)
+    times, offset = _unpack_times(data, frames.PREFILL_DONE.size, n_times)
     _expect_length(data, offset)
     return PrefillDone(session, end, times)
 
 
 def _encode_predicted(message: PredictedTokens, wire: WireType) -> bytes:
     draft = message.draft
-    flags = (STALE if message.stale else 0) | (HAS_DRAFT if draft else 0)
+    flags = (frames.STALE if message.stale else 0) | (frames.HAS_DRAFT if draft else 0)
     parts = [
-        _PREDICTED.pack(
+        frames.PREDICTED.pack(
             PROTOCOL_VERSION,
             FrameType.PREDICTED,
             flags,
@@ -259,38 +217,38 @@ def _encode_predicted(message: PredictedTokens, wire: WireType) -> bytes:
     ]
     if draft:
         count = len(draft.tokens)
-        parts.append(_DRAFT.pack(draft.position, draft.after_token, draft.head_us))
+        parts.append(frames.DRAFT.pack(draft.position, draft.after_token, draft.head_us))
         parts.append(struct.pack(f"<{count}i{count}f", *draft.tokens, *draft.probabilities))
     return b"".join(parts)
 
 
 def _decode_predicted(data: Buffer, flags: int, n_embd: int, limits: Limits) -> PredictedTokens:
-    _expect_head(data, _PREDICTED)
-    _, _, _, session, window, epoch, start, count, n_draft, n_times = _PREDICTED.unpack_from(data)
-    if count or not flags & STALE:
+    _expect_head(data, frames.PREDICTED)
+    _, _, _, session, window, epoch, start, count, n_draft, n_times = frames.PREDICTED.unpack_from(data)
+    if count or not flags & frames.STALE:
         _expect_rows("a reply", count, limits.window_rows)
     _expect_positions(start, count, limits.context)
     if n_draft > MAX_DRAFT_TOKENS:
         _out_of_bounds("draft tokens", n_draft, MAX_DRAFT_TOKENS)
-    if n_draft and not flags & HAS_DRAFT:
+    if n_draft and not flags & frames.HAS_DRAFT:
         raise ProtocolError(f"{n_draft} draft tokens, but no draft is announced", code="frame-flags")
-    times, offset = _unpack_times(data, _PREDICTED.size, n_times)
+    times, offset = _unpack_times(data, frames.PREDICTED.size, n_times)
     draft_at = offset + 4 * count
-    _expect_length(data, draft_at + (_DRAFT.size + 8 * n_draft if flags & HAS_DRAFT else 0))
+    _expect_length(data, draft_at + (frames.DRAFT.size + 8 * n_draft if flags & frames.HAS_DRAFT else 0))
     draft = None
-    if flags & HAS_DRAFT:
-        position, after, head_us = _DRAFT.unpack_from(data, draft_at)
-        tokens = _tokens(data, draft_at + _DRAFT.size, n_draft)
-        probabilities = struct.unpack_from(f"<{n_draft}f", data, draft_at + _DRAFT.size + 4 * n_draft)
+    if flags & frames.HAS_DRAFT:
+        position, after, head_us = frames.DRAFT.unpack_from(data, draft_at)
+        tokens = _tokens(data, draft_at + frames.DRAFT.size, n_draft)
+        probabilities = struct.unpack_from(f"<{n_draft}f", data, draft_at + frames.DRAFT.size + 4 * n_draft)
         draft = Draft(position, _token(after), tokens, probabilities, head_us)
     predictions = _tokens(data, offset, count)
-    stale = bool(flags & STALE)
+    stale = bool(flags & frames.STALE)
     return PredictedTokens(session, window, epoch, start, predictions, draft, stale, times)
 
 
 def _pack_times(times: tuple[StageTime, ...]) -> bytes:
     return b"".join(
-        [_STAGE_TIME.pack(time.stage, time.queue_us, time.compute_us, time.kv_tokens) for time in times]
+        [frames.STAGE_TIME.pack(time.stage, time.queue_us, time.compute_us, time.kv_tokens) for time in times]
     )
 
 
@@ -298,35 +256,37 @@ def _unpack_times(data: Buffer, offset: int, count: int) -> tuple[tuple[StageTim
     """Stage times and the offset after them."""
     if count > MAX_STAGES:
         _out_of_bounds("stage times", count, MAX_STAGES)
-    end = offset + count * _STAGE_TIME.size
+    end = offset + count * frames.STAGE_TIME.size
     if len(data) < end:
         raise ProtocolError(f"{len(data)} bytes cannot hold {count} stage times", code="frame-length")
     if not count:
         return (), end
-    return tuple([StageTime(*item) for item in _STAGE_TIME.iter_unpack(data[offset:end])]), end
+    return tuple([StageTime(*item) for item in frames.STAGE_TIME.iter_unpack(data[offset:end])]), end
 
 
 # --- small frames -------------------------------------------------------------------------------------------
 
 
 def _encode_cancel(message: CancelEpoch, wire: WireType) -> bytes:
-    return _CANCEL.pack(PROTOCOL_VERSION, FrameType.CANCEL, 0, message.session, message.epoch)
+    return frames.CANCEL.pack(PROTOCOL_VERSION, FrameType.CANCEL, 0, message.session, message.epoch)
 
 
 def _encode_trim(message: TrimSession, wire: WireType) -> bytes:
-    return _TRIM.pack(PROTOCOL_VERSION, FrameType.TRIM, 0, message.session, message.keep)
+    return frames.TRIM.pack(PROTOCOL_VERSION, FrameType.TRIM, 0, message.session, message.keep)
 
 
 def _encode_stop(message: Stop, wire: WireType) -> bytes:
-    return _STOP.pack(PROTOCOL_VERSION, FrameType.STOP, 0, message.session)
+    return frames.STOP.pack(PROTOCOL_VERSION, FrameType.STOP, 0, message.session)
 
 
 def _encode_ping(message: Ping, wire: WireType) -> bytes:
-    return _PING.pack(PROTOCOL_VERSION, FrameType.PING, 0, message.sent_us)
+    return frames.PING.pack(PROTOCOL_VERSION, FrameType.PING, 0, message.sent_us)
 
 
 def _encode_pong(message: Pong, wire: WireType) -> bytes:
-    return _PONG.pack(PROTOCOL_VERSION, FrameType.PONG, 0, message.sent_us, message.busy_ms, message.queued)
+    return frames.PONG.pack(
+        PROTOCOL_VERSION, FrameType.PONG, 0, message.sent_us, message.busy_ms, message.queued
+    )
 
 
 def _fixed(
@@ -343,14 +303,14 @@ def _fixed(
 
 def _json_encoder(kind: FrameType) -> Callable[[Message, WireType], bytes]:
     def encode_json(message: Message, wire: WireType) -> bytes:
-        return _HEAD.pack(PROTOCOL_VERSION, kind, 0) + jsonbody.dump(message)
+        return frames.HEAD.pack(PROTOCOL_VERSION, kind, 0) + jsonbody.dump(message)
 
     return encode_json
 
 
 def _json_decoder(cls: type[Message]) -> Callable[[Buffer, int, int, Limits], Message]:
     def decode_json(data: Buffer, flags: int, n_embd: int, limits: Limits) -> Message:
-        return jsonbody.load(cls, memoryview(data)[_HEAD.size :])
+        return jsonbody.load(cls, memoryview(data)[frames.HEAD.size :])
 
     return decode_json
 
@@ -431,17 +391,11 @@ _DECODERS: dict[int, Callable[[Buffer, int, int, Limits], Message]] = {
     FrameType.PREFILL_DONE: _decode_prefill_done,
     FrameType.VERIFY: _decode_verify,
     FrameType.PREDICTED: _decode_predicted,
-    FrameType.CANCEL: _fixed(_CANCEL, CancelEpoch),
-    FrameType.TRIM: _fixed(_TRIM, TrimSession),
-    FrameType.STOP: _fixed(_STOP, Stop),
-    FrameType.PING: _fixed(_PING, Ping),
-    FrameType.PONG: _fixed(_PONG, Pong),
+    FrameType.CANCEL: _fixed(frames.CANCEL, CancelEpoch),
+    FrameType.TRIM: _fixed(frames.TRIM, TrimSession),
+    FrameType.STOP: _fixed(frames.STOP, Stop),
+    FrameType.PING: _fixed(frames.PING, Ping),
+    FrameType.PONG: _fixed(frames.PONG, Pong),
     FrameType.STATUS: _json_decoder(StageStatus),
     FrameType.ERROR: _json_decoder(ErrorMessage),
-}
-
-_ALLOWED_FLAGS: dict[int, int] = {
-    FrameType.PREFILL: WIRE_MASK | WIDENED | FINAL,
-    FrameType.VERIFY: WIRE_MASK | WIDENED | STALE,
-    FrameType.PREDICTED: STALE | HAS_DRAFT,
 }

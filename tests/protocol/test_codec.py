@@ -12,7 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.errors import ProtocolError
-from engine.protocol.codec import FrameType, decode, encode, is_heartbeat, is_widened
+from engine.protocol.codec import decode, encode, is_heartbeat, is_widened
+from engine.protocol.frames import FrameType
 from engine.protocol.limits import NO_ROWS, Limits
 from engine.protocol.messages import (
     PROTOCOL_VERSION,

@@ -3,90 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
-import os
-import struct
 from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.errors import HandshakeRefused, LinkError, StageLost, Unauthorized, UsageError
+from engine.errors import HandshakeRefused, LinkError, StageLost, Unauthorized
 from engine.protocol.codec import encode
 from engine.protocol.limits import FIRST_FRAME_BYTES
-from engine.protocol.messages import PROTOCOL_VERSION, ConfigureGeneration, Hello, Stop, Welcome
+from engine.protocol.messages import PROTOCOL_VERSION, Hello, Stop, Welcome
 from engine.transport import open_link
 from tests.protocol.samples import HELLO, window
-from tests.transport.conftest import PATIENT, Network, Stage
-
-CONFIGURE = ConfigureGeneration(1)
-
-BRISK = replace(PATIENT, close=0.1)
-"""For clients that do not take part in the closing handshake."""
-
-
-async def works(network: Network, stage: Stage, token: str = "") -> None:
-    """A well-behaved client is served."""
-    opener = await network.open(stage, token=token)
-    served = await stage.peer()
-    assert opener.link is not None
-    opener.link.post(CONFIGURE)
-    assert await served.next() == CONFIGURE
-    await opener.link.close()
-    await served.closed()
-
-
-async def refusals(stage: Stage, count: int) -> None:
-    """Wait until the server has counted so many refusals (it counts when a connection has ended)."""
-    async with asyncio.timeout(20):
-        while stage.server.refused < count:
-            await asyncio.sleep(0.01)
-    assert stage.server.refused == count
-
-
-class Raw:
-    """A client that speaks bytes."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    @staticmethod
-    async def connect(stage: Stage) -> Raw:
-        return Raw(*await asyncio.open_connection("127.0.0.1", stage.server.port))
-
-    async def upgrade(self, *headers: str, key: str | None = None) -> bytes:
-        """Ask for a WebSocket; the head of the response."""
-        secret = key or base64.b64encode(os.urandom(16)).decode()
-        lines = [
-            "GET / HTTP/1.1", "Host: x", "Upgrade: websocket", "Connection: Upgrade",
-            f"Sec-WebSocket-Key: {secret}", "Sec-WebSocket-Version: 13", *headers, "", "",
-        ]  # fmt: skip
-        self.writer.write("\r\n".join(lines).encode())
-        return await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 20)
-
-    def frame(self, payload: bytes, opcode: int = 2, fin: bool = True) -> None:
-        """Send a WebSocket frame (masked with zeros)."""
-        head = bytes([opcode | (0x80 if fin else 0)])
-        if len(payload) < 126:
-            head += bytes([0x80 | len(payload)])
-        elif len(payload) < 65536:
-            head += bytes([0x80 | 126]) + struct.pack(">H", len(payload))
-        else:
-            head += bytes([0x80 | 127]) + struct.pack(">Q", len(payload))
-        self.writer.write(head + bytes(4) + payload)
-
-    async def rest(self) -> bytes:
-        """Everything that comes until the server hangs up."""
-        try:
-            return await asyncio.wait_for(self.reader.read(), 20)
-        except ConnectionResetError:
-            return b""
-
-    def close(self) -> None:
-        self.writer.transport.abort()
-
+from tests.transport.clients import BRISK, CONFIGURE, Raw, refusals, works
+from tests.transport.conftest import PATIENT, Network
 
 # --- tokens -------------------------------------------------------------------------------------------------
 
@@ -153,17 +84,6 @@ async def test_frames_sent_along_with_a_refused_upgrade_are_not_looked_at(networ
     await raw.rest()
     assert stage.hellos == []
     await works(network, stage, token="secret")
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-async def test_an_open_address_needs_a_token(network: Network, host: str) -> None:
-    with pytest.raises(UsageError, match=r"no token.*--token-file.*--insecure"):
-        await network.serve(host)
-
-
-async def test_an_open_address_without_a_token_must_be_wanted(network: Network) -> None:
-    await works(network, await network.serve("0.0.0.0", insecure=True))
-    await works(network, await network.serve("0.0.0.0", token="secret"), token="secret")
 
 
 async def test_web_pages_are_kept_out(network: Network) -> None:
@@ -383,51 +303,3 @@ def test_fuzzed_clients_leave_the_stage_in_working_order(
 
     asyncio.run(attack())
     assert "Traceback" not in "".join(capfd.readouterr())
-
-
-# --- listening ----------------------------------------------------------------------------------------------
-
-
-async def test_port_0_takes_a_free_port_and_says_which(network: Network) -> None:
-    stage = await network.serve(port=0)
-    assert stage.server.port > 0
-    assert stage.server.url == f"ws://127.0.0.1:{stage.server.port}"
-
-
-async def test_a_port_in_use_is_named(network: Network) -> None:
-    stage = await network.serve()
-    with pytest.raises(LinkError, match=f"port {stage.server.port} of 127.0.0.1 is in use"):
-        await network.serve(port=stage.server.port)
-
-
-@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
-async def test_an_address_that_is_not_ours_is_named(network: Network, host: str) -> None:
-    with pytest.raises(LinkError, match=f"cannot listen on {host}"):
-        await network.serve(host, token="secret")
-
-
-async def test_localhost_is_a_name_for_loopback(network: Network) -> None:
-    await works(network, await network.serve("localhost"))
-
-
-async def test_ipv6_works(network: Network) -> None:
-    try:
-        stage = await network.serve("::1")
-    except LinkError:
-        pytest.skip("no IPv6 on this machine")
-    assert stage.server.url == f"ws://[::1]:{stage.server.port}"
-    await works(network, stage)
-
-
-async def test_closing_the_server_ends_every_link_with_a_reason(network: Network) -> None:
-    stage = await network.serve(timeouts=BRISK)
-    openers = [await network.open(stage) for _ in range(3)]
-    half_open = await Raw.connect(stage)
-    await half_open.upgrade()
-    await stage.server.close()
-    for opener in openers:
-        assert "shutting down" in (await opener.closed()).reason
-    await half_open.rest()
-    half_open.close()
-    with pytest.raises(LinkError, match="nothing listens"):
-        await network.open(stage)
