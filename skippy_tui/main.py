@@ -17,11 +17,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         from engine.cli.main import main as engine_main
 
         return engine_main(["stage", *arguments], f"{PROGRAM} {ENGINE_ONLY}")
-    from engine.cli.prompt import main as prompt_main
+    from skippy_tui.launch import main as app_main
 
-    if not {"-h", "--help"} & set(arguments):
-        print(f"{PROGRAM}: the chat application is not built yet; this is skippy-prompt", file=sys.stderr)
-    return prompt_main(arguments)
+    return app_main(arguments)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,73 @@
+"""Cutting a growing Markdown text into pieces that are drawn on their own.
+
+Drawing a piece costs its length, so an answer of any length stays cheap if no piece grows beyond a bound. Cuts are
+made between blocks; a block that is longer than a piece may be is cut at a line, and a fence is opened again.
+"""
+
+from __future__ import annotations
+
+import re
+
+SOFT_LIMIT = 3_000  # characters after which the next empty line ends a piece
+HARD_LIMIT = 8_000  # after which the next line does
+LINE_LIMIT = 12_000  # after which a space does
+
+_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$")
+
+
+class Pieces:
+    """Feed text, get back what to append: to the piece that is open, or to a new one."""
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._line = ""
+        self._fence = ""  # the line that opened the fence we are in
+        self._after_empty_line = False
+
+    def feed(self, text: str) -> list[tuple[bool, str]]:
+        """(whether a new piece begins, text) in order. The texts joined show what was fed."""
+        parts: list[tuple[bool, str]] = []
+        new, gathered = False, ""
+        for line in text.splitlines(keepends=True) if "\n" in text else [text]:
+            if self._may_cut(line):
+                closing = f"{self._marker()}\n" if self._fence else ""
+                if gathered or closing:
+                    parts.append((new, gathered + closing))
+                new, gathered = True, f"{self._fence}\n" if self._fence else ""
+                self._length = 0
+            gathered += line
+            self._take(line)
+        parts.append((new, gathered))
+        return [part for part in parts if part[0] or part[1]]
+
+    def _may_cut(self, line: str) -> bool:
+        """Whether a new piece should begin before this line, of which we may have only the beginning."""
+        if self._line:
+            return self._length > LINE_LIMIT and line.startswith((" ", "\n")) and not self._fence
+        if self._length > HARD_LIMIT:
+            return _FENCE.match(line) is None
+        return (
+            self._length > SOFT_LIMIT
+            and not self._fence
+            and self._after_empty_line
+            and line[:1].strip() != ""
+        )
+
+    def _take(self, text: str) -> None:
+        self._length += len(text)
+        self._line += text
+        if not text.endswith("\n"):
+            return
+        line, self._line = self._line.rstrip("\n"), ""
+        self._after_empty_line = not line.strip()
+        match = _FENCE.match(line)
+        if match is None:
+            return
+        if not self._fence:
+            self._fence = line
+        elif match[1].startswith(self._marker()) and not match[2].strip():
+            self._fence = ""
+
+    def _marker(self) -> str:
+        match = _FENCE.match(self._fence)
+        return match[1] if match is not None else ""

@@ -1,0 +1,213 @@
+"""The application: one engine feed, one controller, screens."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from textual.app import App, SystemCommand
+from textual.binding import BindingType
+from textual.screen import Screen
+
+from engine.client.sanitize import one_line
+from engine.config.plan import RunPlan
+from engine.errors import EXIT_INTERRUPTED, SkippyError
+from engine.events import Notice
+from skippy_tui.commands import COMMANDS, parse
+from skippy_tui.controller import Controller
+from skippy_tui.feed import Client
+from skippy_tui.logbook import LogBook
+from skippy_tui.palette import ActionProvider
+from skippy_tui.screens.main import MainScreen
+from skippy_tui.store import Store
+from skippy_tui.themes import DEFAULT_THEME, Themes
+
+T = TypeVar("T")
+
+TWICE_SECONDS = 2.0  # between the two presses of Ctrl+C that leave
+SEVERITIES = {"info": "information", "warning": "warning", "error": "error"}
+
+
+class SkippyApp(App[None]):
+    """`connect` makes a client of an engine for a plan. Tests bring their own, and their own clock."""
+
+    TITLE = "skippy"
+    CSS_PATH = "skippy.tcss"
+    COMMANDS = {ActionProvider}  # noqa: RUF012 - the type that Textual gives it
+    ENABLE_COMMAND_PALETTE = True
+    BINDINGS: ClassVar[list[BindingType]] = []
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        connect: Callable[[RunPlan], Client],
+        store: Store,
+        themes: Themes,
+        *,
+        logbook: LogBook | None = None,
+        engine_log: Path | None = None,
+        theme: str = "",
+        attached: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.themes = themes
+        super().__init__()
+        self.logbook = logbook or LogBook()
+        self.engine_log = engine_log
+        self.controller = Controller(plan, connect, store, clock, attached=attached)
+        self.fault: Exception | None = None  # what ended the app, if it did not end by itself
+        self._clock = clock
+        self._asked_theme = theme
+        self._last_notice: Notice | None = None
+        self._interrupted_at = -TWICE_SECONDS
+        self.main = MainScreen(self.controller, self._age, clock)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Variables of ours in themes that are not."""
+        return {
+            "origin-target": "#e0e0e0",
+            "origin-mtp": "#5fafd7",
+            "origin-ngram": "#87af5f",
+            "origin-draft": "#af87d7",
+            "origin-correction": "#d75f5f",
+            "origin-free": "#d7af5f",
+            "track": "#303030",
+            "window-even": "#5fafd7",
+            "window-odd": "#3a7ca5",
+        }
+
+    def on_mount(self) -> None:
+        for theme in self.themes.themes.values():
+            self.register_theme(theme)
+        self.theme = self._first_theme()
+        self.controller.view = self.main.chat
+        self.controller.on_store_fault = lambda error: self.say(str(error), "error")
+        self.push_screen(self.main)
+        self.main.prompt.remember(self.controller.store.prompts())
+        for fault in self.themes.faults:
+            self.say(fault, "warning")
+        self.controller.feed.start()
+        self._end_on_signals()
+        self.set_interval(0.2, self._show_notices)
+
+    def _end_on_signals(self) -> None:
+        """A terminal that is closed, or a polite kill, ends us as the quit command does."""
+        if threading.current_thread() is threading.main_thread() and not self.is_headless:
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                asyncio.get_running_loop().add_signal_handler(number, self.exit)
+
+    def _first_theme(self) -> str:
+        wanted = self._asked_theme or self.controller.store.preference("theme", DEFAULT_THEME)
+        if wanted in self.themes.themes:
+            return wanted
+        if self._asked_theme:
+            self.say(f"there is no theme {wanted}; known: {', '.join(self.themes.themes)}", "warning")
+        return next(iter(self.themes.themes), "textual-dark")
+
+    async def on_unmount(self) -> None:
+        await self.controller.close()
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Keep what ended us: it is told once the terminal is itself again."""
+        self.fault = self.fault or error
+        super()._handle_exception(error)
+
+    def _print_error_renderables(self) -> None:
+        """A fault is one line on standard error and a record in a file, never a page of traceback."""
+        self._exit_renderables.clear()
+
+    # -- talking to people -----------------------------------------------------------------------------
+
+    def say(self, text: str, severity: str = "info") -> None:
+        """A line that goes away by itself, and stays in the log."""
+        self.logbook.add("app", text)
+        self.notify(
+            one_line(text),
+            severity=SEVERITIES[severity],
+            timeout=4 if severity == "info" else 8,
+            markup=False,
+        )  # type: ignore[arg-type]
+
+    def _show_notices(self) -> None:
+        """Tell notices of the engine that have not been told."""
+        notices = self.controller.feed.state.notices
+        fresh: list[Notice] = []
+        for notice in reversed(notices):
+            if notice is self._last_notice:
+                break
+            fresh.append(notice)
+        self._last_notice = notices[-1] if notices else None
+        for notice in reversed(fresh):
+            text = str(SkippyError(notice.message, hint=notice.hint))
+            self.logbook.add("notice", f"{notice.level}: {text}")
+            # Errors of an answer stand in the chat.
+            if notice.level == "warning" or (notice.level == "error" and not self.controller.busy):
+                self.notify(one_line(text), severity=SEVERITIES[notice.level], timeout=8, markup=False)  # type: ignore[arg-type]
+
+    def _age(self, moment: float) -> float:
+        """Seconds since a moment of the engine's clock."""
+        return self._clock() - moment - (self.controller.feed.clock_offset or 0.0)
+
+    def leave_when_pressed_twice(self) -> None:
+        """Ctrl+C with nothing to stop."""
+        now = self._clock()
+        if now - self._interrupted_at < TWICE_SECONDS:
+            self.exit(return_code=EXIT_INTERRUPTED)
+            return
+        self._interrupted_at = now
+        self.say("Ctrl+C again leaves")
+
+    # -- commands --------------------------------------------------------------------------------------
+
+    def submit(self, text: str) -> None:
+        """What was written in the prompt: a command, or something to ask."""
+        if text.startswith("/") and not text.startswith("//"):
+            try:
+                command, argument = parse(text)
+            except SkippyError as error:
+                self.say(str(error), "error")
+                return
+            self.main.prompt.set_text("")
+            self.run_command(command.name, argument)
+        else:
+            self.run_worker(self._ask(text.removeprefix("/") if text.startswith("//") else text))
+
+    async def _ask(self, text: str) -> None:
+        try:
+            await self.controller.ask(text)
+        except SkippyError as error:
+            self.say(str(error), "warning")
+        else:
+            self.main.prompt.set_text("")
+
+    def action_command(self, name: str) -> None:
+        """A key or the palette."""
+        self.run_command(name)
+
+    def run_command(self, name: str, argument: str = "") -> None:
+        """Run a command of the table; what goes wrong is one line."""
+        self.run_worker(self._run(name, argument))
+
+    async def _run(self, name: str, argument: str) -> None:
+        command = COMMANDS[name]
+        if command.needs_argument and not argument:
+            self.main.prompt.set_text(f"/{name} ")
+            self.main.prompt.focus()
+            return
+        try:
+            await command.run(self, argument)
+        except SkippyError as error:
+            self.say(str(error), "error")
+
+    async def ask_screen(self, screen: Screen[T]) -> T | None:
+        """Show a screen above this one and wait for what it returns. Only from a worker."""
+        return await self.push_screen_wait(screen)
+
+    def get_system_commands(self, screen: Screen[Any]) -> Sequence[SystemCommand]:  # type: ignore[override]
+        """The palette holds our commands only."""
+        return ()

@@ -1,0 +1,128 @@
+"""Starting the app from a command line: options, files, the terminal before and after."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import engine
+from engine.cli.errors import run_command
+from engine.cli.options import Parser, add_settings, config_file_of, flags_of
+from engine.config.layers import read_topology_file
+from engine.config.plan import RunPlan
+from engine.config.resolve import plan_to_toml, read_token, resolve_plan
+from engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from skippy_tui.app import SkippyApp
+    from skippy_tui.feed import Client
+
+PROGRAM = "skippy-tui"
+CHATS_FILE = "chats.db"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the app; returns the exit code."""
+    return run_command(PROGRAM, lambda: _run(argv))
+
+
+def _run(argv: Sequence[str]) -> int:
+    arguments = _parser().parse_args(argv)
+    plan = resolve_plan(_flags(arguments), config_file_of(arguments.config))
+    if arguments.print_config:
+        print(plan_to_toml(plan), end="")
+        return 0
+    if arguments.demo_screens is not None:
+        from skippy_tui.screenshots import write_screens
+
+        for path in write_screens(Path(arguments.demo_screens)):
+            print(path)
+        return 0
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("the app needs a terminal", hint="skippy-prompt works without one")
+    return _run_app(arguments, plan)
+
+
+def _run_app(arguments: argparse.Namespace, plan: RunPlan) -> int:
+    # Only now: none of this is needed for --help, --print-config or a wrong call.
+    from engine.model.paths import config_dir, data_dir, log_dir
+    from skippy_tui.app import SkippyApp
+    from skippy_tui.logbook import LogBook
+    from skippy_tui.native import NativeOutput
+    from skippy_tui.store import Store
+    from skippy_tui.themes import load_themes, shipped_themes
+
+    engine_log = None if arguments.attach else log_dir() / "engine.log"
+    logbook = LogBook(log_dir() / "tui.log")
+    app = SkippyApp(
+        plan,
+        _connect(arguments),
+        Store(data_dir() / CHATS_FILE),
+        load_themes([shipped_themes(), config_dir() / "themes"]),
+        logbook=logbook,
+        engine_log=engine_log,
+        theme=arguments.theme or "",
+        attached=bool(arguments.attach),
+    )
+    with NativeOutput(lambda line: logbook.add("native", line)):
+        app.run()
+    return _exit_code(app)
+
+
+def _exit_code(app: SkippyApp) -> int:
+    if app.fault is not None:
+        raise app.fault
+    return app.return_code or 0
+
+
+def _connect(arguments: argparse.Namespace) -> Callable[[RunPlan], Client]:
+    from engine.client.client import EngineClient, LocalEngine, RunningEngine
+    from engine.model.paths import log_dir
+
+    if arguments.attach:
+        token = read_token(Path(arguments.token_file).expanduser()) if arguments.token_file else ""
+        return lambda plan: EngineClient(RunningEngine(arguments.attach, token))
+    return lambda plan: EngineClient(LocalEngine(plan, log_dir() / "engine.log"))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog=PROGRAM,
+        description="Chat with a model that is cut by layers into stages, and see where every token and every "
+        "millisecond went. Settings come from these flags, then from skippy.toml.",
+        epilog="skippy-tui --engine-only ... serves layers without a user interface; see its --help.",
+    )
+    parser.add_argument("--version", action="version", version=f"skippy {engine.__version__}")
+    screen = parser.add_argument_group("the app")
+    screen.add_argument("--theme", metavar="NAME", help="theme to begin with (default: the last one)")
+    screen.add_argument("--attach", metavar="ws://HOST:PORT", help="use an engine that runs already")
+    screen.add_argument("--demo-screens", metavar="DIR", help="write every screen as SVG and stop")
+    config = parser.add_argument_group("configuration")
+    config.add_argument("--config", metavar="FILE", help="another skippy.toml")
+    config.add_argument("--print-config", action="store_true", help="show the resolved plan as TOML and stop")
+    config.add_argument("--topology", metavar="FILE", help="TOML file with [[stages]], instead of --stage")
+    config.add_argument(
+        "--token-file", metavar="FILE", help="file with the token of the stages, or of the engine of --attach"
+    )
+    add_settings(parser)
+    return parser
+
+
+def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings of the call, stages of `--topology` and their token included."""
+    flags = flags_of(arguments)
+    if arguments.attach:
+        return flags
+    if arguments.topology is not None:
+        if flags["remote"] is not None:
+            raise UsageError("--stage and --topology exclude each other", hint="name all stages in one of them")
+        flags["remote"] = read_topology_file(Path(arguments.topology).expanduser())
+    if arguments.token_file is not None:
+        if not flags["remote"]:
+            raise UsageError("--token-file needs --stage, --topology or --attach", hint="local stages need none")
+        stages = [{"url": stage} if isinstance(stage, str) else stage for stage in flags["remote"]]
+        flags["remote"] = tuple({"token_file": arguments.token_file, **stage} for stage in stages)
+    return flags

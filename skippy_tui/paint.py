@@ -1,0 +1,107 @@
+"""Small pictures made of characters: bars, sparklines, timelines. Pure.
+
+Colours are names of theme variables, so a picture follows the theme; figures have fixed widths, so that nothing
+around them moves when they change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.content import Content
+
+from skippy_tui.figures import Span
+
+# Not the full block: rows one below the other would grow together.
+LEVELS = "▁▂▃▄▅▆▇"
+ORIGIN_NAMES = {
+    "target": "target",
+    "mtp": "MTP",
+    "ngram": "n-gram",
+    "draft": "draft",
+    "correction": "correction",
+    "free": "free",
+}
+
+Part = str | tuple[str, str] | Content
+
+
+def bar(fraction: float, width: int, style: str) -> Content:
+    """A horizontal bar, exact to half a cell, on a track."""
+    full, half = divmod(round(min(max(fraction, 0.0), 1.0) * width * 2), 2)
+    rest = width - full - half
+    track = ("╺" if rest and not half else "━") + "━" * (rest - 1) if rest else ""
+    return Content.assemble(("━" * full + "╸" * half, style), (track, "$track"))
+
+
+def sparkline(values: Sequence[float | None], width: int, top: float = 0.0) -> str:
+    """The newest values as columns of seven heights; a dot where there is none."""
+    shown = list(values)[-width:]
+    highest = top or max((value for value in shown if value is not None), default=0.0)
+    signs = []
+    for value in shown:
+        if value is None:
+            signs.append("·")
+        else:
+            share = value / highest if highest > 0 else 0.0
+            signs.append(LEVELS[min(round(share * (len(LEVELS) - 1)), len(LEVELS) - 1)])
+    return "".join(signs).ljust(width)
+
+
+def percent(fraction: float) -> str:
+    """Four characters: ` 61%`."""
+    return f"{fraction * 100:3.0f}%"
+
+
+def milliseconds(value: float) -> str:
+    """At most five characters, with as many digits as say something."""
+    if value < 100:
+        return f"{value:.1f}"
+    return f"{value:.0f}" if value < 10_000 else f"{value / 1000:.0f}s"
+
+
+def seconds(value: float) -> str:
+    """A duration for people: `0.21 s`, `3.4 s`, `2 min`."""
+    if value < 1:
+        return f"{value:.2f} s"
+    return f"{value:.1f} s" if value < 120 else f"{value / 60:.0f} min"
+
+
+def shortened(text: str, width: int) -> str:
+    """At most `width` characters; what is too long loses its middle, since both ends tell the most."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+
+
+def timeline_row(spans: Sequence[Span], start: float, end: float, width: int) -> Content:
+    """One stage's row of the timeline, exact to half a cell. Neighbouring windows differ in shade."""
+    half = (end - start) / (2 * width)
+    halves: list[str] = [""] * (2 * width)
+    for span in sorted(spans, key=lambda item: item.kind == "useful"):
+        first = max(int((span.start - start) / half + 0.5), 0)
+        last = max(int((span.end - start) / half + 0.5), first + 1)
+        kind = ("even" if span.window % 2 == 0 else "odd") if span.kind == "useful" else span.kind
+        for position in range(first, min(last, 2 * width)):
+            halves[position] = kind
+    return Content.assemble(*(_cell(halves[i], halves[i + 1]) for i in range(0, 2 * width, 2)))
+
+
+_SHADE = {
+    "even": "$window-even",
+    "odd": "$window-odd",
+    "stale": "$error",
+    "pending": "$foreground-muted",
+    "": "$track",
+}
+_TEXTURE = {"stale": "▒", "pending": "░"}
+
+
+def _cell(left: str, right: str) -> tuple[str, str]:
+    if left == right:
+        sign = _TEXTURE.get(left, "█" if left else " ")
+        return sign, f"{_SHADE[left]} on $track"
+    if not left:
+        return "▐", f"{_SHADE[right]} on $track"
+    return "▌", f"{_SHADE[left]} on {_SHADE[right]}"

@@ -1,0 +1,182 @@
+"""The main screen: chat, tokens, panels, prompt. It redraws from the state a few times a second, never per event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.screen import Screen
+from textual.widgets import Footer
+
+from engine.view import ViewState
+from skippy_tui.commands import bindings, suggestions
+from skippy_tui.controller import Controller
+from skippy_tui.widgets.chat import Chat
+from skippy_tui.widgets.pipeline import PipelinePanel
+from skippy_tui.widgets.prompt import Prompt, Suggestions
+from skippy_tui.widgets.speculation import SpeculationPanel
+from skippy_tui.widgets.status import FoldedPanels, StatusLine
+from skippy_tui.widgets.tokens import TokenFlow
+from skippy_tui.widgets.welcome import Welcome
+
+if TYPE_CHECKING:
+    from skippy_tui.app import SkippyApp
+
+TICK_SECONDS = 1 / 15
+FIGURES_EVERY = 3  # ticks: figures that change more often cannot be read
+IDLE_EVERY = 8  # ticks: how often ages are redrawn while nothing happens
+
+
+class MainScreen(Screen[None]):
+    """Everything that is seen all the time."""
+
+    app: SkippyApp
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-narrow"), (100, "-wide")]
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-short"), (32, "-tall")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *bindings(),
+        Binding("question_mark", "app.command('help')", "Help", show=False),
+        Binding("ctrl+c", "interrupt", "Copy, stop or leave", show=False, priority=True),
+        Binding("ctrl+d", "leave_if_empty", "Leave", show=False, priority=True),
+        Binding("pageup", "scroll_chat(-1)", "Scroll up", show=False, priority=True),
+        Binding("pagedown", "scroll_chat(1)", "Scroll down", show=False, priority=True),
+    ]
+
+    def __init__(
+        self, controller: Controller, age: Callable[[float], float], clock: Callable[[], float]
+    ) -> None:
+        super().__init__()
+        self.chat = Chat()
+        self.prompt = Prompt()
+        self._controller = controller
+        self._age = age
+        self._clock = clock
+        self._drawn: ViewState | None = None
+        self._figures_drawn: ViewState | None = None
+        self._plan_drawn: object = None
+        self._tick_number = 0
+
+    def compose(self) -> ComposeResult:
+        yield StatusLine()
+        with Horizontal(id="body"):
+            with Vertical(id="left"):
+                yield self.chat
+                yield TokenFlow(self._clock, breaks=True, id="all-tokens")
+                yield TokenFlow(self._clock, breaks=False, id="strip")
+            with VerticalScroll(id="panels", can_focus=False):
+                yield SpeculationPanel()
+                yield PipelinePanel(self._age)
+        yield FoldedPanels()
+        yield Suggestions()
+        yield self.prompt
+        yield Footer(compact=True, show_command_palette=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#strip").can_focus = False
+        self.prompt.focus()
+        self.set_interval(TICK_SECONDS, self.tick)
+        self.call_after_refresh(self.tick)
+
+    # -- drawing ---------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Draw what changed since the last time. Nothing changed: nothing is done."""
+        self._tick_number += 1
+        state = self._controller.feed.state
+        if state is not self._drawn:
+            self._drawn = state
+            self._draw_answer(state)
+        elif self._flashing():
+            self._draw_tokens(state)
+        if self._figures_are_due(state):
+            self.draw_figures()
+
+    def draw_figures(self) -> None:
+        """Redraw status, panels and welcome."""
+        state, plan = self._controller.feed.state, self._controller.plan
+        self._figures_drawn, self._plan_drawn = state, (plan, self._controller.conversation.title)
+        self.query_one(StatusLine).draw(state, plan, self._title())
+        for welcome in self.query(Welcome):
+            welcome.draw(state)
+        if self.query_one("#panels").display:
+            self.query_one(SpeculationPanel).draw(state)
+            self.query_one(PipelinePanel).draw(state)
+        if self.query_one(FoldedPanels).display:
+            self.query_one(FoldedPanels).draw(state)
+
+    def _figures_are_due(self, state: ViewState) -> bool:
+        if self._plan_drawn != (self._controller.plan, self._controller.conversation.title):
+            return True
+        request = state.request
+        if state is not self._figures_drawn:
+            # Starting, ending and loading are shown at once, figures of a running answer at a readable rate.
+            steady = request is not None and request.finished is None and len(request.tokens) > 0
+            return not steady or self._tick_number % FIGURES_EVERY == 0
+        troubled = any(stage.state.state in ("unreachable", "restarting") for stage in state.stages.values())
+        return troubled and self._tick_number % IDLE_EVERY == 0
+
+    def _title(self) -> str:
+        conversation = self._controller.conversation
+        return conversation.title if conversation.turns else ""
+
+    def _draw_answer(self, state: ViewState) -> None:
+        request = state.request
+        if request is None:
+            return
+        if request.id == self._controller.request_id:
+            self.chat.draw(request)
+        self._draw_tokens(state)
+
+    def _draw_tokens(self, state: ViewState) -> None:
+        for flow in self.query(TokenFlow):
+            if flow.display:
+                flow.draw(state.request)
+
+    def _flashing(self) -> bool:
+        return any(flow.display and flow.flashing for flow in self.query(TokenFlow))
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.draw_figures)
+        self.call_after_refresh(self._draw_tokens, self._controller.feed.state)
+
+    # -- what is shown ---------------------------------------------------------------------------------
+
+    def toggle_tokens(self) -> None:
+        """The answer as text, or as tokens."""
+        self.toggle_class("-tokens")
+        self.call_after_refresh(self._draw_tokens, self._controller.feed.state)
+
+    def toggle_panels(self) -> None:
+        """Panels where they are hidden, and the other way round."""
+        self.toggle_class("-flipped")
+        self.call_after_refresh(self.draw_figures)
+
+    # -- keys ------------------------------------------------------------------------------------------
+
+    def action_scroll_chat(self, pages: int) -> None:
+        target = self.query_one("#all-tokens") if self.has_class("-tokens") else self.chat
+        target.scroll_relative(y=pages * max(target.size.height - 2, 1), animate=False)
+
+    async def action_interrupt(self) -> None:
+        """Ctrl+C: copy what is selected, else stop the answer, else leave when pressed twice."""
+        selected = self.get_selected_text() or self.prompt.selected_text
+        if selected:
+            self.app.copy_to_clipboard(selected)
+            self.app.say("copied")
+        elif not await self._controller.stop():
+            self.app.leave_when_pressed_twice()
+
+    async def action_leave_if_empty(self) -> None:
+        if self.prompt.text:
+            self.prompt.action_delete_right()
+        else:
+            self.app.exit()
+
+    def on_prompt_edited(self, event: Prompt.Edited) -> None:
+        self.query_one(Suggestions).offer(suggestions(self.app, event.text))
+
+    async def on_prompt_submitted(self, event: Prompt.Submitted) -> None:
+        self.app.submit(event.text)

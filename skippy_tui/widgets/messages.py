@@ -1,0 +1,206 @@
+"""Messages of a chat: prompts, answers that may still grow, and lines about what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widget import MountError, Widget
+from textual.widgets import Markdown, Static
+from textual.widgets.markdown import MarkdownStream
+
+from engine.client.sanitize import one_line
+from skippy_tui.answer import Pieces
+from skippy_tui.paint import ORIGIN_NAMES, seconds
+from skippy_tui.widgets.markdown import model_markdown, shown
+
+DRAW_SECONDS = 0.08  # the least time between two drawings of a growing answer
+
+
+class Message(Vertical, can_focus=True):
+    """A message that can be focused, and then copied or asked again."""
+
+    HELP = """
+### A message
+Tab and Shift+Tab, or the arrow keys, go from one message to the next.
+`c` copies it, `b` copies its last code block. On a prompt `e` edits it and asks again; on an answer `r` asks for
+another one.
+"""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("c", "copy_message", "Copy"),
+        Binding("b", "copy_code", "Copy code"),
+        Binding("up,k", "app.focus_previous", "Previous", show=False),
+        Binding("down,j", "app.focus_next", "Next", show=False),
+    ]
+
+    @property
+    def text(self) -> str:
+        """The text as it was written."""
+        raise NotImplementedError
+
+    def action_copy_message(self) -> None:
+        self.app.run_command("copy", self.text)  # type: ignore[attr-defined]
+
+    def action_copy_code(self) -> None:
+        self.app.run_command("code", self.text)  # type: ignore[attr-defined]
+
+
+class PromptMessage(Message):
+    """What a person asked."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("e", "app.command('edit')", "Edit and resend"),
+    ]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    @property
+    def text(self) -> str:
+        return self._text
+
+    def compose(self) -> ComposeResult:
+        yield Static(Content(shown(self._text)), classes="prompt-text")
+
+
+class AnswerMessage(Message):
+    """What the model answered. Grows by `append`; `finish` adds its figures."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("r", "app.command('retry')", "Regenerate"),
+    ]
+
+    def __init__(self, text: str = "", result: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self._texts = [text]
+        self._result = result
+        self._pieces = Pieces()
+        self._waiting: list[str] = []
+        self._more = asyncio.Event()
+        self._drawing: asyncio.Task[None] | None = None
+        self._stream: MarkdownStream | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    def compose(self) -> ComposeResult:
+        text = self.text
+        if text:
+            for piece in _whole_pieces(text):
+                yield model_markdown(piece)
+        if self._result is not None:
+            yield _figures_line(self._result)
+
+    def append(self, text: str) -> None:
+        """Add text; it is drawn soon, together with what follows closely."""
+        if not text:
+            return
+        self._texts.append(text)
+        self._waiting.append(shown(text))
+        self._more.set()
+        if self._drawing is None:
+            self._drawing = asyncio.create_task(self._draw())
+
+    async def finish(self, result: Mapping[str, Any]) -> None:
+        """Draw what is left, then the figures of the answer."""
+        if self._drawing is not None:
+            self._drawing.cancel()
+            await asyncio.wait({self._drawing})
+            self._drawing = None
+        await self._draw_waiting()
+        if self._stream is not None:
+            await self._stream.stop()
+            self._stream = None
+        if self.is_attached:
+            await self.mount(_figures_line(result))
+
+    async def on_unmount(self) -> None:
+        if self._drawing is not None:
+            self._drawing.cancel()
+        if self._stream is not None:
+            with suppress(MountError):  # what is left to draw has no place any more
+                await self._stream.stop()
+
+    async def _draw(self) -> None:
+        while True:
+            await self._more.wait()
+            # Shielded: a cancelled drawing would lose the text it holds.
+            await asyncio.shield(asyncio.ensure_future(self._draw_waiting()))
+            await asyncio.sleep(DRAW_SECONDS)
+
+    async def _draw_waiting(self) -> None:
+        self._more.clear()
+        text = "".join(self._waiting)
+        self._waiting.clear()
+        for begins, part in self._pieces.feed(text) if text else ():
+            if begins or self._stream is None:
+                if self._stream is not None:
+                    await self._stream.stop()
+                markdown = model_markdown()
+                await self.mount(markdown)
+                self._stream = Markdown.get_stream(markdown)
+            await self._stream.write(part)
+
+
+def _whole_pieces(text: str) -> list[str]:
+    pieces: list[str] = [""]
+    for begins, part in Pieces().feed(shown(text)):
+        if begins:
+            pieces.append(part)
+        else:
+            pieces[-1] += part
+    return pieces
+
+
+def _figures_line(result: Mapping[str, Any]) -> Widget:
+    return Static(Content(answer_figures(result)), classes="figures")
+
+
+def answer_figures(result: Mapping[str, Any]) -> str:
+    """One line about an answer: how long, how fast, and what was drafted right."""
+    parts = []
+    timings = result.get("timings") or {}
+    if timings:
+        parts.append(f"{timings.get('predicted_n', 0)} tokens")
+        if timings.get("predicted_per_second"):
+            parts.append(f"{timings['predicted_per_second']:.1f} tok/s")
+        if timings.get("ttft_ms") is not None:
+            parts.append(f"first after {seconds(timings['ttft_ms'] / 1000)}")
+        if timings.get("prompt_reused_n"):
+            parts.append(f"{timings['prompt_reused_n']} of {timings['prompt_n']} prompt tokens reused")
+    sources = (result.get("speculative") or {}).get("by_source") or {}
+    for source, count in sources.items():
+        if count.get("proposed"):
+            parts.append(f"{ORIGIN_NAMES.get(source, source)} {count['accepted'] / count['proposed']:.0%}")
+    reason = result.get("finish_reason", "")
+    endings = {
+        "cancelled": "stopped",
+        "length": "cut at max tokens",
+        "context": "context full",
+        "error": "failed",
+    }
+    if reason in endings:
+        parts.append(endings[reason])
+    return " · ".join(parts)
+
+
+class FailureMessage(Static):
+    """Why there is no answer, and the next step: one line."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(Content.assemble(("✕ ", "$text-error"), one_line(text)))
+
+
+class RemarkMessage(Static):
+    """Something the app says in the chat itself: the output of a command."""
+
+    def __init__(self, text: str | Content) -> None:
+        super().__init__(text if isinstance(text, Content) else Content(text))

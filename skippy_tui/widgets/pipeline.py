@@ -1,0 +1,137 @@
+"""The pipeline panel: one row for each stage, and what the stages did during the last moments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual.content import Content
+from textual.widgets import Static
+
+from engine.client.sanitize import one_line
+from engine.view import Stage, ViewState, quantile
+from skippy_tui import figures
+from skippy_tui.paint import milliseconds, seconds, shortened, timeline_row
+from skippy_tui.widgets.welcome import STAGE_SIGNS
+
+LAYERS_WIDTH = 7
+FIGURES_WIDTH = 25  # p50, p95, wait, hop, kv
+
+
+class PipelinePanel(Static):
+    """Redrawn from the state by the main screen. `age` tells how long ago a moment of the engine's clock was."""
+
+    HELP = """
+### Pipeline
+One row for each stage: its layers, where it runs, **p50** and **p95** of its compute time for a window, the time
+windows **wait** in its queue, the time of one **hop** to it, and how full its **kv** cache is, all in milliseconds or percent.
+
+The timeline shows when each stage was computing: neighbouring windows differ in shade, `▒` is stale work (a window
+that a rejected draft made useless), `░` is where windows in flight should be by now, and the empty track is idle time.
+"""
+
+    def __init__(self, age: Callable[[float], float]) -> None:
+        super().__init__(id="pipeline", classes="panel")
+        self.border_title = "pipeline"
+        self._age = age
+
+    def draw(self, state: ViewState) -> None:
+        """Show the stages and the newest windows."""
+        width = max(self.content_size.width, 40)
+        stages = sorted(state.stages.items())
+        if not stages:
+            self.update(Content.styled("No stage has been started yet.", "$foreground-muted"))
+            return
+        context = state.model.context if state.model is not None else 0
+        lines = [_head(width)]
+        for index, stage in stages:
+            lines.append(_stage_row(index, stage, context, width))
+            if stage.state.state in ("unreachable", "restarting"):
+                lines.append(self._trouble(stage, width))
+        lines.extend(_timeline(state, width))
+        self.update(Content("\n").join(lines))
+
+    def _trouble(self, stage: Stage, width: int) -> Content:
+        since = seconds(max(self._age(stage.state.at), 0.0))
+        reason = one_line(stage.state.reason)
+        text = f"  {stage.state.state} for {since}" + (f": {reason}" if reason else "")
+        return Content.styled(text if len(text) <= width else text[: width - 1] + "…", "$text-error")
+
+
+def _place_width(width: int) -> int:
+    return max(width - 2 - LAYERS_WIDTH - FIGURES_WIDTH - 2, 6)
+
+
+def _head(width: int) -> Content:
+    text = (
+        f"  {'layers':<{LAYERS_WIDTH}}{'where':<{_place_width(width)}}{'p50':>5}{'p95':>5}{'wait':>5}{'hop':>5}{'kv':>5}"
+    )
+    return Content.styled(text, "$foreground-muted")
+
+
+def _stage_row(index: int, stage: Stage, context: int, width: int) -> Content:
+    state = stage.state
+    room = _place_width(width)
+    first, end = state.layers
+    restarts = f" ↻{state.restarts}" if state.restarts else ""
+    where = shortened(one_line(state.where), room - 1 - len(restarts)) + restarts
+    waits = quantile(sorted(timing.queue_us for timing in stage.timings[-200:]), 0.5) / 1000
+    known = len(stage.timings) > 0
+    hop = f"{milliseconds(state.rtt_ms / 2):>5}" if state.rtt_ms else f"{'–':>5}"
+    fill = f"{stage.kv_tokens / context:5.0%}" if context else f"{'–':>5}"
+    measured = (
+        f"{milliseconds(stage.compute_ms(0.5)):>5}{milliseconds(stage.compute_ms(0.95)):>5}{milliseconds(waits):>5}"
+        if known
+        else f"{'–':>5}{'–':>5}{'–':>5}"
+    )
+    sign, style = STAGE_SIGNS.get(state.state, ("○", "$foreground-muted"))
+    return Content.assemble(
+        (f"{index} ", "bold"),
+        f"{first}–{end - 1}".ljust(LAYERS_WIDTH),
+        where.ljust(room),
+        measured,
+        hop,
+        fill,
+        (f" {sign}", style),
+    )
+
+
+def _timeline(state: ViewState, width: int) -> list[Content]:
+    request = state.request
+    columns = max(width - 2, 8)
+    if request is None:
+        return []
+    span_ms = figures.timeline_span_ms(request)
+    cell = span_ms / 1000 / columns
+    # The right edge moves in whole cells, so that what stands does not shimmer.
+    end = (int(figures.newest_moment(request) / cell) + 1) * cell
+    start = end - span_ms / 1000
+    spans = figures.timeline(request, start, end)
+    flying = len(request.in_flight)
+    title = f"the last {span_ms} ms" if span_ms < 1000 else f"the last {span_ms // 1000} s"
+    right = f"{flying} in flight"
+    lines = [
+        Content(""),
+        Content.assemble(
+            (title, "$foreground-muted"), " " * max(width - len(title) - len(right), 1), (right, "$foreground-muted")
+        )
+    ]
+    for index in sorted(state.stages):
+        of_stage = [span for span in spans if span.stage == index]
+        lines.append(Content.assemble((f"{index} ", "bold"), timeline_row(of_stage, start, end, columns)))
+    lines.append(_legend(request.stale_windows))
+    return lines
+
+
+def _legend(stale: int) -> Content:
+    return Content.assemble(
+        "  ",
+        ("█", "$window-even"),
+        ("█", "$window-odd"),
+        (" useful  ", "$foreground-muted"),
+        ("▒", "$error"),
+        (f" stale {stale}  ", "$foreground-muted"),
+        ("░", "$foreground-muted on $track"),
+        (" in flight  ", "$foreground-muted"),
+        (" ", "on $track"),
+        (" idle", "$foreground-muted"),
+    )
