@@ -182,6 +182,8 @@ def _table(*entries: Architecture) -> Mapping[str, Architecture]:
 
 ARCHITECTURES: Mapping[str, Architecture] = _table(
     Architecture(name="arcee", source="arcee"),
+    Architecture(name="bailingmoe2", source="bailingmoe2", output_required=True, leading_dense=True),
+    Architecture(name="command-r", source="command-r", obstacle=derived.command_r_obstacle),
     Architecture(name="deepseek", source="deepseek", leading_dense=True),
     Architecture(
         name="deepseek2",
@@ -193,6 +195,12 @@ ARCHITECTURES: Mapping[str, Architecture] = _table(
     ),
     Architecture(name="dots1", source="dots1", output_required=True, leading_dense=True),
     Architecture(name="ernie4_5", source="ernie4-5"),
+    Architecture(
+        name="ernie4_5-moe",
+        source="ernie4-5-moe",
+        leading_dense=True,
+        obstacle=derived.interleaved_experts_obstacle,
+    ),
     Architecture(name="exaone", source="exaone"),
     Architecture(name="gemma", source="gemma", input_scale=InputScale.EVERYTHING),
     Architecture(
@@ -241,6 +249,7 @@ ARCHITECTURES: Mapping[str, Architecture] = _table(
     Architecture(
         name="granitemoe", source="granite-moe", input_scale=InputScale.KEY, entries=derived.granite_entries
     ),
+    Architecture(name="hunyuan-moe", source="hunyuan-moe"),
     Architecture(name="internlm2", source="internlm2", output_required=True),
     Architecture(name="llama", source="llama"),
     Architecture(
@@ -261,6 +270,7 @@ ARCHITECTURES: Mapping[str, Architecture] = _table(
         default_embedding_scale=12.0,
         entries=derived.minicpm_entries,
     ),
+    Architecture(name="minimax-m2", source="minimax-m2", output_required=True),
     Architecture(name="mistral3", source="mistral3"),
     Architecture(
         name="olmo2",
@@ -270,6 +280,7 @@ ARCHITECTURES: Mapping[str, Architecture] = _table(
     ),
     Architecture(name="olmoe", source="olmoe", output_required=True),
     Architecture(name="phi3", source="phi3"),
+    Architecture(name="phimoe", source="phimoe", output_required=True),
     Architecture(name="qwen2", source="qwen2"),
     Architecture(name="qwen2moe", source="qwen2moe", output_required=True),
     Architecture(name="qwen3", source="qwen3"),
@@ -300,8 +311,13 @@ ARCHITECTURES: Mapping[str, Architecture] = _table(
         obstacle=derived.hybrid_obstacle,
     ),
     Architecture(name="qwen3moe", source="qwen3moe"),
+    Architecture(name="qwen3vl", source="qwen3vl", mrope=True, dropped=frozenset({"n_deepstack_layers"})),
+    Architecture(
+        name="qwen3vlmoe", source="qwen3vlmoe", mrope=True, dropped=frozenset({"n_deepstack_layers"})
+    ),
     Architecture(name="seed_oss", source="seed-oss"),
     Architecture(name="smollm3", source="smollm3", pads=derived.smollm3_pads),
+    Architecture(name="starcoder2", source="starcoder2"),
 )
 """The architectures that can be split, by the name in `general.architecture`."""
 

@@ -109,6 +109,17 @@ def _attention_scale_obstacle(model: ModelFile, layers_of_27b: int) -> str:
     return f"its attention scale follows from its having {layers_of_27b} layers, and no key can carry it"
 
 
+def command_r_obstacle(model: ModelFile) -> str:
+    """command-r.cpp: only models of 64 layers and more have their query and key norms loaded."""
+    return "its query and key norms are loaded with 64 layers or more only" if model.n_layers >= 64 else ""
+
+
+def interleaved_experts_obstacle(model: ModelFile) -> str:
+    """ernie4-5-moe.cpp: only each n-th layer has experts, by its index."""
+    step = count(model, "interleave_moe_layer_step", 1)
+    return "" if step == 1 else f"which layers have experts follows from the layer index (every {step}th)"
+
+
 def granite_entries(model: ModelFile) -> Entries:
     """llama-graph.cpp, build_inp_embd: embedding_scale is applied to hidden states too; 0 switches it off."""
     return {"embedding_scale": (0.0, GGUFValueType.FLOAT32)}

@@ -111,6 +111,26 @@ def _models(*models: TinyModel) -> dict[str, TinyModel]:
 PLAIN = [
     TinyModel("arcee", "arcee", _keys(4, rope__dimension_count=32)),
     TinyModel(
+        "bailingmoe2",
+        "bailingmoe2",
+        _keys(
+            4,
+            leading_dense_block_count=1,
+            rope__dimension_count=16,
+            expert_feed_forward_length=32,
+            expert_shared_feed_forward_length=32,
+            expert_shared_count=1,
+            expert_weights_scale=2.5,
+            expert_weights_norm=True,
+            expert_gating_func=2,
+            **EXPERTS,
+            **HEADS_OF_32,
+        ),
+    ),
+    TinyModel(
+        "command-r", "command-r", _keys(4, logit_scale=0.0625, attention__layer_norm_epsilon=1e-5), tied=True
+    ),
+    TinyModel(
         "deepseek",
         "deepseek",
         _keys(
@@ -142,16 +162,49 @@ PLAIN = [
         ),
     ),
     TinyModel("ernie4_5", "ernie4_5", _keys(4, **HEADS_OF_32), tied=True),
+    TinyModel(
+        "ernie4_5-moe",
+        "ernie4_5-moe",
+        _keys(
+            4,
+            leading_dense_block_count=1,
+            interleave_moe_layer_step=1,
+            expert_feed_forward_length=32,
+            expert_shared_feed_forward_length=32,
+            expert_shared_count=1,
+            **EXPERTS,
+            **HEADS_OF_32,
+        ),
+    ),
     TinyModel("exaone", "exaone", _keys(4, rope__dimension_count=32)),
     TinyModel("gemma", "gemma", _keys(4, n_embd=96, heads=3, **HEADS_OF_32)),
     TinyModel("gemma-256", "gemma", _keys(3, n_embd=256, heads=2, **HEADS_OF_32)),
     TinyModel("granite", "granite", _keys(4, **GRANITE), tied=True),
     TinyModel("granitemoe", "granitemoe", _keys(4, **GRANITE, **EXPERTS), tied=True),
+    TinyModel(
+        "hunyuan-moe",
+        "hunyuan-moe",
+        _keys(
+            4, expert_feed_forward_length=32, expert_shared_feed_forward_length=32, **EXPERTS, **HEADS_OF_32
+        ),
+    ),
     TinyModel("internlm2", "internlm2", _keys(4)),
     TinyModel("llama", "llama", _keys(5, rope__dimension_count=32), tied=True),
     TinyModel("llama-moe", "llama", _keys(4, rope__dimension_count=32, **EXPERTS)),
     TinyModel("llama-q8_0", "llama", _keys(4, rope__dimension_count=32), quantized=Q8_0),
     TinyModel("llama-q4_0", "llama", _keys(4, rope__dimension_count=32), tied=True, quantized=Q4_0),
+    TinyModel(
+        "minimax-m2",
+        "minimax-m2",
+        _keys(
+            4,
+            rope__dimension_count=16,
+            expert_feed_forward_length=96,
+            expert_gating_func=2,
+            **EXPERTS,
+            **HEADS_OF_32,
+        ),
+    ),
     TinyModel("minicpm", "minicpm", _keys(4, rope__dimension_count=32)),
     TinyModel(
         "mistral3",
@@ -181,6 +234,7 @@ PLAIN = [
         ),
         edit=fused_qkv,
     ),
+    TinyModel("phimoe", "phimoe", _keys(4, rope__dimension_count=32, **EXPERTS)),
     TinyModel("qwen2", "qwen2", _keys(4)),
     TinyModel("qwen2-tied", "qwen2", _keys(3), tied=True, quantized=Q8_0),
     TinyModel(
@@ -190,8 +244,27 @@ PLAIN = [
     ),
     TinyModel("qwen3", "qwen3", _keys(4, **HEADS_OF_32), tied=True),
     TinyModel("qwen3moe", "qwen3moe", _keys(4, expert_feed_forward_length=32, **EXPERTS, **HEADS_OF_32)),
+    TinyModel(
+        "qwen3vl",
+        "qwen3vl",
+        _keys(4, rope__dimension_sections=[6, 5, 5, 0], n_deepstack_layers=2, **HEADS_OF_32),
+        tied=True,
+    ),
+    TinyModel(
+        "qwen3vlmoe",
+        "qwen3vlmoe",
+        _keys(
+            4,
+            rope__dimension_sections=[6, 5, 5, 0],
+            n_deepstack_layers=2,
+            expert_feed_forward_length=32,
+            **EXPERTS,
+            **HEADS_OF_32,
+        ),
+    ),
     TinyModel("seed_oss", "seed_oss", _keys(4, **HEADS_OF_32)),
     TinyModel("smollm3", "smollm3", _keys(9, rope__dimension_count=32), tied=True),
+    TinyModel("starcoder2", "starcoder2", _keys(4, attention__layer_norm_epsilon=1e-5)),
 ]
 
 SLIDING = [

@@ -211,6 +211,18 @@ def test_scaled_positions_of_dense_layers_cannot_be_imitated(make: Maker) -> Non
         plan_slice(model, 0, 1)
 
 
+def test_norms_that_are_loaded_by_layer_count_refuse_the_model(make: Maker) -> None:
+    assert plan_slice(make("command-r", 40), 0, 20)
+    with pytest.raises(ArchitectureRefused, match="64 layers"):
+        plan_slice(make("command-r", 64), 0, 20)
+
+
+def test_experts_in_each_nth_layer_refuse_the_model(make: Maker) -> None:
+    assert plan_slice(make("ernie4_5-moe", 4, interleave_moe_layer_step=1), 0, 2)
+    with pytest.raises(ArchitectureRefused, match="layer index"):
+        plan_slice(make("ernie4_5-moe", 4, interleave_moe_layer_step=2), 0, 2)
+
+
 @pytest.mark.parametrize(("architecture", "n_layers"), [("gemma2", 46), ("gemma3", 62)])
 def test_an_attention_scale_by_layer_count_refuses_the_model(
     make: Maker, architecture: str, n_layers: int
