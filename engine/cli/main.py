@@ -52,11 +52,17 @@ def add_stage_options(parser: argparse.ArgumentParser) -> None:
         default="127.0.0.1:0",
         help="default 127.0.0.1:0, port 0 picks a free one",
     )
-    parser.add_argument("--token-file", metavar="FILE", help="file with the token that callers have to send")
     parser.add_argument(
-        "--insecure", action="store_true", help="listen beyond this machine without a token: anybody can use it"
+        "--token-file",
+        metavar="FILE",
+        help="file with the token that callers have to send (default: $SKIPPY_TOKEN)",
     )
-    for name in ("threads", "exact", "gpu_layers", "context", "sequences"):
+    parser.add_argument("--tls-cert", metavar="FILE", help="serve wss:// with this certificate (PEM)")
+    parser.add_argument("--tls-key", metavar="FILE", help="and this private key (PEM)")
+    parser.add_argument(
+        "--insecure", action="store_true", help="listen beyond this machine without a token: for anybody"
+    )
+    for name in ("tls_ca", "threads", "exact", "gpu_layers", "context", "sequences"):
         add_setting(parser, SETTINGS[name])
 
 

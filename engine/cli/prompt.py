@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import engine
 from engine.cli.errors import run_command
 from engine.cli.options import Parser, add_settings, config_file_of, flags_of
+from engine.config.kinds import Address
 from engine.config.layers import read_topology_file
 from engine.config.resolve import plan_to_toml, resolve_plan
 from engine.errors import UsageError
@@ -96,8 +97,11 @@ def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
     return flags
 
 
-def _with_token_file(stage: str | dict[str, str], token_file: str) -> dict[str, str]:
-    table = {"url": stage} if isinstance(stage, str) else stage
+def _with_token_file(stage: str | Mapping[str, Any], token_file: str) -> dict[str, Any]:
+    try:
+        table = Address().parse(stage) if isinstance(stage, str) else stage
+    except ValueError as error:
+        raise UsageError(f"--stage {error}") from error
     return {"token_file": token_file, **table}
 
 

@@ -18,7 +18,7 @@ from engine.cli.output import AnswerWriter
 from engine.cli.report import stats_lines
 from engine.cli.session import Session
 from engine.cli.setup import FrontEnd, request_of
-from engine.client.sanitize import one_line
+from engine.client.sanitize import one_line, visible
 from engine.config.plan import RunPlan
 from engine.config.resolve import with_settings
 from engine.config.settings import nearest
@@ -136,7 +136,7 @@ class Repl:
     def show_stats(self) -> None:
         """The figures of the last answer."""
         for line in stats_lines(self.result):
-            print(one_line(line))
+            print(visible(line))
 
     async def change(self, values: Mapping[str, Any]) -> None:
         """Use other settings from the next answer on; values by name, as texts."""

@@ -8,7 +8,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,7 +20,7 @@ FAKE_COMMAND = (sys.executable, str(FAKE_ENGINE))
 _SCRIPT = f"import sys; from engine.cli.prompt import main; sys.exit(main(sys.argv[1:], {FAKE_COMMAND!r}))"
 PROMPT = (sys.executable, "-c", _SCRIPT)
 
-PATIENCE = 30.0  # seconds after which a test gives up
+PATIENCE = 20.0  # seconds after which a test gives up
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -63,20 +62,18 @@ class Terminal:
             os.chdir(home)
             os.execve(command[0], list(command), environment(home))
         self.seen = ""
+        self._expected = 0  # where in `seen` the last expected text ended
 
     def type(self, text: str) -> None:
         """Send keys. Ctrl+C is \\x03, as a terminal sends it."""
         os.write(self._fd, text.encode())
 
-    def expect(self, text: str, *, times: int = 1) -> None:
-        """Wait until the text has been written, so many times."""
-        deadline = time.monotonic() + PATIENCE
-        while self.seen.count(text) < times:
-            assert time.monotonic() < deadline, f"{text!r} did not come; seen: {self.seen!r}"
-            if not self._read():
-                assert self.seen.count(text) >= times, (
-                    f"{text!r} did not come before the end; seen: {self.seen!r}"
-                )
+    def expect(self, *texts: str) -> None:
+        """Wait until these texts have been written, each after the one before, and after earlier ones."""
+        for text in texts:
+            while (found := self.seen.find(text, self._expected)) < 0:
+                assert self._read(), f"{text!r} did not come; seen: {self.seen[self._expected :]!r}"
+            self._expected = found + len(text)
 
     def wait(self) -> int:
         """Read to the end; returns the exit code."""
@@ -95,7 +92,7 @@ class Terminal:
 
     def _read(self) -> bool:
         ready, _, _ = select.select([self._fd], [], [], PATIENCE)
-        assert ready, f"nothing came for {PATIENCE} s; seen: {self.seen!r}"
+        assert ready, f"nothing came for {PATIENCE} s; seen: {self.seen[self._expected :]!r}"
         try:
             data = os.read(self._fd, 65536)
         except OSError:  # the other end is closed

@@ -6,14 +6,15 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from engine.cli.prompt import main
-from tests.cli.programs import FAKE_COMMAND, PROMPT, Terminal, environment, run
+from tests.cli.conftest import OpenTerminal
+from tests.cli.programs import FAKE_COMMAND, PROMPT, environment, run
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,6 @@ def prompt(
         return Done(written.out, written.err, code)
 
     return call
-
-
-@pytest.fixture
-def terminals(tmp_path: Path) -> Iterator[list[Terminal]]:
-    opened: list[Terminal] = []
-    yield opened
-    for terminal in opened:
-        terminal.close()
 
 
 def test_the_answer_and_nothing_else_is_on_standard_output(tmp_path: Path) -> None:
@@ -241,28 +234,21 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     process.communicate()
 
 
-def test_a_terminal_shows_control_sequences_instead_of_obeying_them(
-    tmp_path: Path, terminals: list[Terminal]
-) -> None:
-    attack = "\x1b]52;c;aGk=\x07 \x9b2J end"
-    terminals.append(Terminal([*PROMPT, attack], tmp_path))
-    code = terminals[0].wait()
-    answer = terminals[0].seen
-    assert code == 0
-    assert "␛]52;c;aGk=␇ <9b>2J end\r\n" in answer
-    assert "\x1b]52" not in answer
-    assert "\x9b" not in answer
+def test_a_terminal_shows_control_sequences_instead_of_obeying_them(terminal: OpenTerminal) -> None:
+    screen = terminal("\x1b]52;c;aGk=\x07 \x9b2J end")
+    assert screen.wait() == 0
+    assert "␛]52;c;aGk=␇ <9b>2J end\r\n" in screen.seen
+    assert "\x1b]52" not in screen.seen
+    assert "\x9b" not in screen.seen
 
 
 def test_a_pipe_gets_the_answer_as_it_is(tmp_path: Path) -> None:
     assert run([*PROMPT, "\x1b]52;c;x\x07"], tmp_path).stdout == "\x1b]52;c;x\x07\n"
 
 
-def test_a_terminal_sees_what_is_awaited_and_the_line_goes_away(
-    tmp_path: Path, terminals: list[Terminal]
-) -> None:
-    terminals.append(Terminal([*PROMPT, "hello there"], tmp_path))
-    assert terminals[0].wait() == 0
-    before, _, after = terminals[0].seen.partition("reading the model 50%")
+def test_a_terminal_sees_what_is_awaited_and_the_line_goes_away(terminal: OpenTerminal) -> None:
+    screen = terminal("hello there")
+    assert screen.wait() == 0
+    before, _, after = screen.seen.partition("reading the model 50%")
     assert before == "\r\x1b[K"
     assert after == "\r\x1b[Khello there\r\n"

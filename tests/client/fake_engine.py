@@ -149,6 +149,7 @@ class FakeEngine:
                 await self.send(connection, Notice(level="warning", code="fallback", message="a fallback"))
             if word == "drop":
                 await self.send(connection, EventsDropped(count=7))
+            word = word.replace("attack", "\x1b]0;title\x07")
             texts.append(word if number == 0 else f" {word}")
             await self.send(connection, *self.window(request.request, number, texts[-1]))
             await asyncio.sleep(0)

@@ -1,0 +1,166 @@
+"""The REPL on a terminal: a chat, its commands, Ctrl+C, and an engine that dies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import OpenTerminal
+from tests.cli.programs import Terminal
+
+CTRL_C = "\x03"
+CTRL_D = "\x04"
+ALT_ENTER = "\x1b\r"
+# The editor switches bracketed paste on when it shows its prompt, and off when a line is sent.
+READY = "\x1b[?2004h"
+SENT = "\x1b[?2004l"
+
+
+@pytest.fixture
+def repl(terminal: OpenTerminal) -> Terminal:
+    screen = terminal()
+    screen.expect(
+        "demo: 30 layers in 2 stages, context 4096, strategy auto, exact. :help lists the commands."
+    )
+    return screen
+
+
+def enter(screen: Terminal, text: str) -> None:
+    """Type a line once the prompt is there."""
+    screen.expect(READY)
+    screen.type(f"{text}\r")
+
+
+def ask(screen: Terminal, text: str, answer: str | None = None) -> None:
+    """Type a line and wait for the answer, which begins a line of its own."""
+    enter(screen, text)
+    screen.expect(f"{SENT}{text if answer is None else answer}\r\n")
+
+
+def test_it_greets_answers_and_leaves(repl: Terminal) -> None:
+    ask(repl, "one two")
+    repl.expect("42.0 tok/s, a token in 20.0 ms (p95 30.0)")
+    enter(repl, ":quit")
+    assert repl.wait() == 0
+
+
+def test_ctrl_d_leaves(repl: Terminal) -> None:
+    repl.expect(READY)
+    repl.type(CTRL_D)
+    assert repl.wait() == 0
+
+
+def test_a_turn_reuses_the_turns_before_it(repl: Terminal) -> None:
+    ask(repl, "first words")
+    assert "were in the caches" not in repl.seen
+    ask(repl, "second")
+    repl.expect("2 of 5 prompt tokens were in the caches")
+    ask(repl, ":clear", "a new chat")
+    ask(repl, "third")
+    repl.expect("tokens  1 prompt, 1 answer (stop)")
+
+
+def test_settings_and_strategy_change_without_a_restart(repl: Terminal) -> None:
+    ask(repl, ":set max_tokens 1", "max_tokens = 1")
+    ask(repl, "one two", "one")
+    ask(repl, ":strategy mtp-suffix", "strategy mtp-suffix")
+    ask(repl, "three", "three")
+    repl.expect("spec    mtp-suffix")
+    enter(repl, ":set temperature hot")
+    repl.expect("skippy-prompt: --temperature must be a number between 0 and 100, not 'hot'")
+    enter(repl, ":set stages 3")
+    repl.expect("skippy-prompt: stages cannot change while the engine runs; start again with --stages")
+    enter(repl, ":sett")
+    repl.expect("there is no command :sett; did you mean :set?")
+
+
+def test_prompts_are_numbered_and_can_be_asked_again(repl: Terminal) -> None:
+    ask(repl, "one two")
+    ask(repl, "three")
+    enter(repl, ":history")
+    repl.expect("   1  one two\r\n   2  three\r\n")
+    enter(repl, ":rerun 1")
+    repl.expect(f"{SENT}one two\r\n")
+    enter(repl, ":rerun 9")
+    repl.expect(":rerun needs a number from 1 to 2")
+
+
+def test_the_history_outlives_the_process(repl: Terminal, terminal: OpenTerminal) -> None:
+    ask(repl, "remember me")
+    ask(repl, "remember me")
+    enter(repl, ":quit")
+    assert repl.wait() == 0
+    later = terminal()
+    enter(later, ":history")
+    later.expect("   1  remember me\r\n")
+    enter(later, 3 * "\x1b[A")  # up, beyond :history and :quit
+    later.expect(f"{SENT}remember me\r\n")
+    assert "   2  remember me" not in later.seen
+
+
+def test_several_lines_are_one_prompt(repl: Terminal) -> None:
+    enter(repl, f"one{ALT_ENTER}two")
+    repl.expect(f"{SENT}one\r\ntwo\r\n")
+    enter(repl, '"""\rthree\rfour"""')
+    repl.expect(f"{SENT}three\r\nfour\r\n")
+
+
+def test_the_system_message_begins_a_new_chat(repl: Terminal) -> None:
+    ask(repl, ":system be very brief", "system message: be very brief")
+    ask(repl, "one")
+    repl.expect("tokens  4 prompt")
+    ask(repl, ":system none", "system message: none")
+
+
+def test_ctrl_c_stops_an_answer_and_keeps_it(repl: Terminal) -> None:
+    enter(repl, ":set max_tokens 1000000")
+    repl.expect("max_tokens = 1000000")
+    enter(repl, "endless")
+    repl.expect("word word word")
+    repl.type(CTRL_C)
+    repl.expect("(cancelled)")
+    ask(repl, "and on")
+    enter(repl, ":quit")
+    assert repl.wait() == 0
+
+
+def test_ctrl_c_at_the_prompt_leaves_the_second_time(repl: Terminal) -> None:
+    warning = "Ctrl+C again or :quit leaves"
+    repl.expect(READY)
+    repl.type(CTRL_C)
+    repl.expect(warning)
+    ask(repl, "still here")
+    repl.expect(READY)
+    repl.type(CTRL_C)
+    repl.expect(warning, READY)
+    repl.type(CTRL_C)
+    assert repl.wait() == 130
+
+
+def test_a_dead_engine_is_named_and_the_next_prompt_starts_another(repl: Terminal) -> None:
+    ask(repl, ":set max_tokens 2", "max_tokens = 2")
+    enter(repl, "die")
+    repl.expect("skippy-prompt: the engine was killed by signal 9; see ")
+    enter(repl, "one two three")
+    repl.expect("one two\r\n", "tokens  3 prompt, 2 answer (length)")
+    enter(repl, ":quit")
+    assert repl.wait() == 0
+
+
+def test_figures_of_all_answers(repl: Terminal) -> None:
+    ask(repl, "one two")
+    enter(repl, ":stats")
+    repl.expect("so far: 1 answers of 2 tokens")
+    repl.expect("1 of 2 drafts right")
+
+
+def test_control_sequences_of_an_answer_do_not_reach_the_terminal(repl: Terminal) -> None:
+    ask(repl, "an attack", "an ␛]0;title␇")
+    assert "\x1b]0;" not in repl.seen
+
+
+def test_an_engine_that_does_not_start_ends_the_repl(terminal: OpenTerminal, tmp_path: Path) -> None:
+    screen = terminal("--model", "failing")
+    assert screen.wait() == 1
+    assert "skippy-prompt: the model is broken; try another one" in screen.seen
