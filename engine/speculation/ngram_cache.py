@@ -15,7 +15,7 @@ from engine.speculation.stream import Candidate
 
 
 class Thresholds(NamedTuple):
-    """What n-grams need to draft, by order of size in the configured range: samples, and share in percent."""
+    """What n-grams of 1, 2, 3 and 4 tokens need to draft: samples, and share in percent."""
 
     samples: tuple[int, int, int, int]
     percent: tuple[int, int, int, int]
@@ -44,7 +44,6 @@ class NgramCache:
         self._max_proposal = max_proposal
         self._dynamic = dynamic
         self._static = static
-        self._longest_first = [(number, size) for number, size in enumerate(self.context.sizes)][::-1]
         self._counted = 0
 
     def observe(self) -> None:
@@ -72,25 +71,21 @@ class NgramCache:
         found = self._best(self.context, LAX, text, weights)
         if not found[1] and self._dynamic is not None:
             found = self._best(self._dynamic, STRICT, text, weights)
-        if (
-            not found[1]
-            and weights is not None
-            and _enough(weights, weights.best_count, LAX, STATIC_NGRAM - 1)
-        ):
+        if not found[1] and weights is not None and _enough(weights, weights.best_count, LAX, STATIC_NGRAM):
             found = (weights.best, STATIC_NGRAM)
         return found
 
     def _best(
         self, tier: NgramCounts, thresholds: Thresholds, text: list[int], weights: Followers | None
     ) -> tuple[int, int]:
-        for number, size in self._longest_first:
+        for size in reversed(self.context.sizes):
             if size > len(text):
                 continue
             followers = tier.get(tuple(text[-size:]))
             if followers is None:
                 continue
             token, count = _heaviest(followers, weights)
-            if _enough(followers, count, thresholds, number):
+            if _enough(followers, count, thresholds, size):
                 return token, size
         return -1, 0
 
@@ -108,8 +103,6 @@ def _heaviest(followers: Followers, weights: Followers | None) -> tuple[int, int
     return token, followers.counts[token]
 
 
-def _enough(followers: Followers, count: int, thresholds: Thresholds, number: int) -> bool:
-    return (
-        followers.total >= thresholds.samples[number]
-        and 100 * count >= thresholds.percent[number] * followers.total
-    )
+def _enough(followers: Followers, count: int, thresholds: Thresholds, size: int) -> bool:
+    samples, percent = thresholds.samples[size - 1], thresholds.percent[size - 1]
+    return followers.total >= samples and 100 * count >= percent * followers.total
