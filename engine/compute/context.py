@@ -7,11 +7,12 @@ the end of the process, is checked here before.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +39,16 @@ class Outputs(Enum):
 class LoadedModel:
     """The weights of one GGUF file in llama.cpp."""
 
-    def __init__(self, path: Path, *, gpu_layers: int = 0) -> None:
+    def __init__(self, path: Path, *, gpu_layers: int = 0, exact: bool = False) -> None:
         llama = bindings()
         parameters = llama.llama_model_default_params()
         parameters.n_gpu_layers = gpu_layers
         parameters.load_mtp = True
+        if exact:
+            parameters.use_extra_bufts = False  # repacked weights have other kernels for batches
+            os.environ["GGML_CPU_TILED_MM"] = (
+                "0"  # as K-quants have; ggml reads it once, at the first product
+            )
         with SINK.errors() as errors:
             self.handle: Any = llama.llama_model_load_from_file(str(path).encode(), parameters)
         if not self.handle:
@@ -71,19 +77,26 @@ class LayerOutput:
         llama = bindings()
         wanted = f"l_out-{block}".encode()
         name, n_bytes, read = llama.ggml_get_name, llama.ggml_nbytes, llama.ggml_backend_tensor_get
-        self.address = 0  # where the next rows go
-        self.expected_bytes = 0
+        self.block = block
+        self.rows: Hidden = np.empty((0, 0), dtype=np.float32)  # of the last decode
         self.seen_bytes = 0
+        self._address = 0
 
         def observe(tensor: int, ask: bool, _user_data: Any) -> bool:
             if ask:
                 return bool(name(tensor) == wanted)
-            self.seen_bytes = size = n_bytes(tensor)
-            if size == self.expected_bytes:  # anything else is refused after the decode
-                read(tensor, self.address, 0, size)
+            size = n_bytes(tensor)
+            if self.seen_bytes + size <= self.rows.nbytes:  # else the decode is refused
+                read(tensor, self._address + self.seen_bytes, 0, size)
+            self.seen_bytes += size
             return True
 
         self.callback = llama.ggml_backend_sched_eval_callback(observe)
+
+    def begin(self, rows: int, n_embd: int) -> None:
+        """Make room for the next decode. Its rows, all of one sequence, come in order, graph by graph."""
+        self.rows = np.empty((rows, n_embd), dtype=np.float32)
+        self._address, self.seen_bytes = self.rows.ctypes.data, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +125,7 @@ class LlamaContext:
                 hint="try a smaller context or fewer sequences",
             )
         self.max_rows = int(self._llama.llama_n_batch(self._handle))
+        self.pairs_single_rows = False  # compute single rows as batches of two (engine/compute/exactness.py)
         self._outputs = 0  # rows with logits of the last decode
         self._hidden_states = False
         self._make_batch()
@@ -127,10 +141,12 @@ class LlamaContext:
         options, mtp = self._request.options, self._request.mtp_of
         parameters = self._llama.llama_context_default_params()
         # llama.cpp divides n_ctx among the sequences.
-        parameters.n_ctx = options.context * options.sequences
+        parameters.n_ctx = (
+            options.context + options.exact
+        ) * options.sequences  # one more to pair the last row
         parameters.n_seq_max = options.sequences
         parameters.n_batch = options.batch_rows
-        parameters.n_ubatch = options.batch_rows  # one graph a call: captured rows come whole and in order
+        parameters.n_ubatch = options.graph_rows
         parameters.n_threads = options.single_row_threads
         parameters.n_threads_batch = options.threads
         parameters.flash_attn_type = FLASH_ATTENTION_ON
@@ -175,10 +191,30 @@ class LlamaContext:
         """Run `rows` rows of a sequence from position `start`: tokens, hidden states, or (MTP) both.
 
         `hidden` is C-contiguous float32 (rows, n_embd). The caller has checked positions and token ids.
+        With a `layer_output` all rows must be marked, for llama.cpp crops the last layer to the marked ones.
         Raises BackendError if llama.cpp refuses; the cache then ends at `start`.
         """
         if not 0 < rows <= self.max_rows:
             raise BackendError(f"{rows} rows in one call, but this context takes 1 to {self.max_rows}")
+        if rows == 1 and self.pairs_single_rows:
+            tokens = None if tokens is None else (tokens[0], tokens[0])
+            hidden = None if hidden is None else np.concatenate((hidden, hidden))
+            marked = Outputs.NONE if outputs is Outputs.NONE else Outputs.ALL
+            self._decode(sequence, start, 2, marked, tokens, hidden)
+            self.trim(sequence, start + 1)
+            self._outputs = min(self._outputs, 1)
+        else:
+            self._decode(sequence, start, rows, outputs, tokens, hidden)
+
+    def _decode(
+        self,
+        sequence: int,
+        start: int,
+        rows: int,
+        outputs: Outputs,
+        tokens: Sequence[int] | None,
+        hidden: Hidden | None,
+    ) -> None:
         batch = self._batch
         batch.n_tokens = rows
         batch.embd = None if hidden is None else hidden.ctypes.data
@@ -195,9 +231,16 @@ class LlamaContext:
             marks[rows - 1] = 1
         batch.logits = self._mark_address[outputs]
         self._outputs = rows if outputs is Outputs.ALL else int(outputs is Outputs.LAST)
+        capture = self._request.layer_output
+        if capture is not None:
+            capture.begin(rows, self.model.n_embd)
         code = self._llama.llama_decode(self.handle, batch)
         if code != 0:
-            self._refused(code, sequence, start, rows)
+            cause = _CAUSES.get(code, "out of memory or internal error")
+            self._refuse(sequence, start, f"{rows} rows at position {start}: {cause} (code {code})")
+        if capture is not None and capture.seen_bytes != capture.rows.nbytes:
+            came = f"{capture.seen_bytes} bytes of block {capture.block} came for {rows} rows"
+            self._refuse(sequence, start, f"{came}, not {capture.rows.nbytes}")
 
     def _set_positions(self, start: int, rows: int, only_hidden: bool) -> None:
         positions = self._positions
@@ -210,11 +253,10 @@ class LlamaContext:
             sections[1:3] = sections[0]
             sections[3] = 0
 
-    def _refused(self, code: int, sequence: int, start: int, rows: int) -> None:
+    def _refuse(self, sequence: int, start: int, why: str) -> NoReturn:
         self._outputs = 0
         self._llama.llama_memory_seq_rm(self._llama.llama_get_memory(self.handle), sequence, start, -1)
-        cause = _CAUSES.get(code, "out of memory or internal error")
-        raise BackendError(f"llama.cpp refused {rows} rows at position {start}: {cause} (code {code})")
+        raise BackendError(f"llama.cpp could not compute {self.model.path.name}: {why}")
 
     def logits(self) -> NDArray[np.float32]:
         """Logits of the marked rows of the last decode, a view (marked rows, n_vocab) until the next one."""
@@ -229,6 +271,11 @@ class LlamaContext:
     def hidden_states(self, rows: int) -> Hidden:
         """NextN rows of the last decode, a view (rows, n_embd) until the next one."""
         return _view(self._llama.llama_get_embeddings_nextn(self.handle), rows, self.model.n_embd)
+
+    def layer_rows(self, rows: int) -> Hidden:
+        """Rows of the last decode from its `layer_output`, (rows, n_embd); they stay as they are."""
+        assert self._request.layer_output is not None
+        return self._request.layer_output.rows[:rows]
 
     def trim(self, sequence: int, keep: int) -> None:
         """Remove the positions from `keep` on. Raises TrimRefused if the memory cannot be rolled back."""

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from engine.errors import UsageError
 
 MAX_SEQUENCES = 256  # llama.cpp's LLAMA_MAX_SEQ
+UNTILED_ROWS = 63  # from 64 rows on, attention on a CPU takes another kernel (ggml_fa_tile_config::Q)
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeOptions:
     """Settings of one stage.
 
-    `context` counts tokens per sequence; `batch_rows` is the most rows of one call. `exact` computes single
-    rows on one thread, so that they equal the rows of a window bit for bit (batches keep `threads`).
+    `context` counts tokens per sequence; `batch_rows` is the most rows of one call. `exact` makes every row
+    come out the same, bit for bit, in a batch of any size, at the price of speed (`engine.compute.exactness`).
     """
 
     context: int
@@ -33,7 +34,7 @@ class ComputeOptions:
 
     @property
     def row_exact(self) -> bool:
-        """Whether rows of a window equal single rows, bit for bit.
+        """Whether rows of a window can equal single rows, bit for bit; `Stage.row_exact` says if they do.
 
         Attention of a single row over 512 or more cached tokens is split among threads and sums in another
         order than a batch does; kernels of a GPU differ by batch shape.
@@ -43,3 +44,8 @@ class ComputeOptions:
     @property
     def single_row_threads(self) -> int:
         return 1 if self.exact else self.threads
+
+    @property
+    def graph_rows(self) -> int:
+        """Rows that llama.cpp computes at once."""
+        return min(self.batch_rows, UNTILED_ROWS) if self.exact else self.batch_rows

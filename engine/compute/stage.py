@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from engine.compute.context import ContextRequest, Hidden, LayerOutput, LlamaContext, LoadedModel, Outputs
 from engine.compute.embedding import EmbeddingTable, check_tokens
+from engine.compute.exactness import measure_row_exactness
 from engine.compute.options import ComputeOptions
 from engine.errors import BackendError, ContextFull, ProtocolError, UsageError
 
@@ -43,13 +44,13 @@ class Stage:
         self._lengths = [0] * options.sequences
         self._rows = 0  # of the last call
         self._last_only = False  # whether the last call marked its last row only
-        self._capture: LayerOutput | None = None
-        if not slice.is_last and slice.rules.capture == "layer_output":
-            self._capture = LayerOutput(slice.rules.last_block)
+        self._row_exact: bool | None = None  # not measured yet
+        self._captures_layer = not slice.is_last and slice.rules.capture == "layer_output"
         with ExitStack() as opened:
-            self.model = LoadedModel(slice.path, gpu_layers=options.gpu_layers)
+            self.model = LoadedModel(slice.path, gpu_layers=options.gpu_layers, exact=options.exact)
             opened.callback(self.model.close)
-            request = ContextRequest(options, layer_output=self._capture, mrope=slice.rules.mrope)
+            capture = LayerOutput(slice.rules.last_block) if self._captures_layer else None
+            request = ContextRequest(options, layer_output=capture, mrope=slice.rules.mrope)
             self.context = LlamaContext(self.model, request)
             opened.callback(self.context.close)
             if self.model.n_embd != self.n_embd:
@@ -58,7 +59,7 @@ class Stage:
             self._resources = opened.pop_all()
         self.n_vocab = self._vocabulary_size()
         self.max_rows = self.context.max_rows
-        if not slice.is_last and self._capture is None:
+        if not slice.is_last and not self._captures_layer:
             self.context.provide_hidden_states(True)
 
     def _vocabulary_size(self) -> int:
@@ -134,21 +135,12 @@ class Stage:
     def _decode_and_capture(
         self, seq: int, start: int, rows: int, tokens: Sequence[int] | None, hidden: Hidden | None
     ) -> Hidden:
-        capture = self._capture
-        if capture is None:  # NextN rows are taken before the head: no row needs logits
-            self.context.decode(seq, start, rows, Outputs.NONE, tokens=tokens, hidden=hidden)
-            return self.context.hidden_states(rows).copy()
-        result = np.empty((rows, self.n_embd), dtype=np.float32)
-        capture.address, capture.expected_bytes, capture.seen_bytes = result.ctypes.data, result.nbytes, 0
-        # All rows marked: llama.cpp crops the last layer to the marked ones.
-        self.context.decode(seq, start, rows, Outputs.ALL, tokens=tokens, hidden=hidden)
-        if capture.seen_bytes != result.nbytes:
-            self.context.trim(seq, start)
-            block = f"block {self.slice.rules.last_block} of {self.slice.path.name}"
-            raise BackendError(
-                f"{block} gave {capture.seen_bytes} bytes for {rows} rows, not {result.nbytes}"
-            )
-        return result
+        if self._captures_layer:
+            self.context.decode(seq, start, rows, Outputs.ALL, tokens=tokens, hidden=hidden)
+            return self.context.layer_rows(rows)
+        # NextN rows are taken before the head: no row needs logits.
+        self.context.decode(seq, start, rows, Outputs.NONE, tokens=tokens, hidden=hidden)
+        return self.context.hidden_states(rows).copy()
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """Logits after a row of the last call, a view (n_vocab) that the next call overwrites."""
@@ -168,6 +160,16 @@ class Stage:
     def hidden_rows(self) -> Hidden:
         """Hidden states of all rows of the last call for the NextN block, a view (rows, n_embd)."""
         return self.context.hidden_states(self._rows)
+
+    @property
+    def row_exact(self) -> bool:
+        """Whether rows of a window equal single rows, bit for bit.
+
+        Measured when asked for the first time, which must be before a sequence is in use.
+        """
+        if self._row_exact is None:
+            self._row_exact = self.options.row_exact and measure_row_exactness(self)
+        return self._row_exact
 
     def length(self, seq: int) -> int:
         """Tokens in the cache of a sequence."""

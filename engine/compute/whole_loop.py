@@ -18,6 +18,7 @@ import numpy as np
 
 from engine.compute.bindings import FLASH_ATTENTION_ON, bindings
 from engine.compute.context import LoadedModel
+from engine.compute.options import UNTILED_ROWS
 from engine.errors import BackendError, ContextFull
 
 
@@ -37,11 +38,13 @@ class PlainLoop:
         self._llama = llama = bindings()
         self._context_size = context
         with ExitStack() as opened:
-            model = LoadedModel(model_path)
+            model = LoadedModel(model_path, exact=exact)
             opened.callback(model.close)
             self._n_vocab = model.n_vocab
             parameters = llama.llama_context_default_params()
             parameters.n_ctx = context
+            if exact:
+                parameters.n_ubatch = UNTILED_ROWS
             parameters.n_threads = 1 if exact else threads
             parameters.n_threads_batch = threads
             parameters.flash_attn_type = FLASH_ATTENTION_ON
