@@ -46,9 +46,7 @@ class LoadedModel:
         parameters.load_mtp = True
         if exact:
             parameters.use_extra_bufts = False  # repacked weights have other kernels for batches
-            os.environ["GGML_CPU_TILED_MM"] = (
-                "0"  # as K-quants have; ggml reads it once, at the first product
-            )
+            os.environ["GGML_CPU_TILED_MM"] = "0"  # as K-quants have; ggml reads it at its first product
         with SINK.errors() as errors:
             self.handle: Any = llama.llama_model_load_from_file(str(path).encode(), parameters)
         if not self.handle:
@@ -141,9 +139,8 @@ class LlamaContext:
         options, mtp = self._request.options, self._request.mtp_of
         parameters = self._llama.llama_context_default_params()
         # llama.cpp divides n_ctx among the sequences.
-        parameters.n_ctx = (
-            options.context + options.exact
-        ) * options.sequences  # one more to pair the last row
+        context = options.context + options.exact  # one more, to pair the last row
+        parameters.n_ctx = context * options.sequences
         parameters.n_seq_max = options.sequences
         parameters.n_batch = options.batch_rows
         parameters.n_ubatch = options.graph_rows

@@ -9,8 +9,8 @@ Whether it does depends on the kernels that ggml picks. Seen on x86-64 (AVX2), w
 - F32, F16, BF16, and so the router of every mixture of experts: a single row differs from all batches, which
   agree with each other. The exact setting then computes a single row as one of two.
 
-In any setting, batches of 64 rows and more have an attention kernel of their own: prefill differs from decode.
-The exact setting computes at most 63 rows at once.
+Elsewhere, batches of 64 rows and more have an attention kernel of their own, so that prefill differs from
+decode. The exact setting computes at most 63 rows at once.
 """
 
 from __future__ import annotations

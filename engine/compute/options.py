@@ -15,7 +15,8 @@ class ComputeOptions:
     """Settings of one stage.
 
     `context` counts tokens per sequence; `batch_rows` is the most rows of one call. `exact` makes every row
-    come out the same, bit for bit, in a batch of any size, at the price of speed (`engine.compute.exactness`).
+    come out the same, bit for bit, in a batch of any size, at the price of speed (see
+    `engine.compute.exactness`).
     """
 
     context: int

@@ -61,6 +61,8 @@ class Stage:
         self.max_rows = self.context.max_rows
         if not slice.is_last and not self._captures_layer:
             self.context.provide_hidden_states(True)
+        if options.exact:
+            self._row_exact = self.row_exact  # also settles how single rows are computed
 
     def _vocabulary_size(self) -> int:
         if self._embeddings is not None and not self.slice.is_last:
