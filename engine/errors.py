@@ -120,12 +120,30 @@ class EngineLost(LinkError):
 
 
 class StageLost(LinkError):
-    """A stage went away while it was needed; the message names stage, address and cause."""
+    """A stage went away while it was needed; the message names stage, address and cause.
+
+    `stage` is its place in the chain, -1 if that is not known.
+    """
 
     code = "stage-lost"
+
+    def __init__(self, message: str, *, hint: str = "", code: str | None = None, stage: int = -1) -> None:
+        super().__init__(message, hint=hint, code=code)
+        self.stage = stage
 
 
 class Busy(SkippyError):
     """All sequences are in use; try again."""
 
     code = "busy"
+
+
+def reported_error(message: str, *, hint: str = "", code: str = SkippyError.code) -> SkippyError:
+    """An error that another process told us of: with the exit code of its kind."""
+    error = SkippyError(message, hint=hint, code=code)
+    error.exit_code = next((kind.exit_code for kind in _kinds(SkippyError) if kind.code == code), EXIT_FAILED)
+    return error
+
+
+def _kinds(base: type[SkippyError]) -> list[type[SkippyError]]:
+    return [base, *(kind for child in base.__subclasses__() for kind in _kinds(child))]

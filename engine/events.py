@@ -44,12 +44,16 @@ def from_dict(data: dict[str, Any]) -> Event:
 @event
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineState(Event):
-    """`state`: starting | loading | ready | recovering | failed | stopped. `fraction` -1 when unknown."""
+    """`state`: starting | loading | ready | recovering | failed | stopped. `fraction` -1 when unknown.
+
+    `code` tells the kind of a failure.
+    """
 
     kind: ClassVar[str] = "engine"
     state: str
     detail: str = ""
     fraction: float = -1.0
+    code: str = ""
 
 
 @event
@@ -74,7 +78,10 @@ class ModelReady(Event):
 @event
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageState(Event):
-    """`state`: starting | ready | busy | unreachable | restarting; sent whenever it changes."""
+    """`state`: starting | ready | busy | unreachable | restarting; sent whenever it changes.
+
+    `since`: when this state began, on the clock of `at`; what the reason says may have changed meanwhile.
+    """
 
     kind: ClassVar[str] = "stage"
     index: int
@@ -85,12 +92,16 @@ class StageState(Event):
     rtt_ms: float = 0.0
     pid: int = 0
     restarts: int = 0
+    since: float = 0.0
 
 
 @event
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStarted(Event):
-    """A request was admitted; `reused` prompt tokens were already in the caches."""
+    """A request was admitted; `reused` prompt tokens were already in the caches.
+
+    `resumed`: so many tokens of the answer were brought along; they are not told again.
+    """
 
     kind: ClassVar[str] = "request"
     request: str
@@ -100,6 +111,7 @@ class RequestStarted(Event):
     seed: int
     temperature: float
     max_tokens: int
+    resumed: int = 0
 
 
 @event

@@ -12,7 +12,7 @@ from engine.cli.interrupts import Interrupts
 from engine.cli.output import AnswerWriter
 from engine.cli.session import Session
 from engine.cli.setup import FrontEnd, request_of
-from engine.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, SkippyError
+from engine.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, SkippyError, reported_error
 from engine.view import Request
 
 
@@ -45,8 +45,15 @@ async def _answer(front_end: FrontEnd, session: Session, prompt: str, interrupts
         return EXIT_INTERRUPTED
     if failure is not None:
         raise failure
-    finished = answered.finished if answered is not None else None
-    return EXIT_OK if finished is not None and finished.finish_reason != "error" else EXIT_FAILED
+    return _exit_code(session)
+
+
+def _exit_code(session: Session) -> int:
+    """Of an answer that ended; what was wrong has been printed as a notice."""
+    request, errors = session.state.request, [n for n in session.state.notices if n.level == "error"]
+    if request is not None and request.finished is not None and request.finished.finish_reason != "error":
+        return EXIT_OK
+    return reported_error("", code=errors[-1].code).exit_code if errors else EXIT_FAILED
 
 
 def _json_result(request: Request | None, failure: SkippyError | None) -> dict[str, Any]:

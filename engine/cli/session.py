@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from engine.cli.interrupts import Interrupts
 from engine.client.client import EngineClient
 from engine.client.requests import GenerateRequest
-from engine.errors import EngineLost, SkippyError
+from engine.errors import EngineLost, reported_error
 from engine.events import Event
 from engine.timeouts import TIMEOUTS
 from engine.view import Request, ViewState, apply
@@ -59,7 +59,7 @@ class Session:
             self._tell(event)
             engine = self.state.engine
             if engine is not None and engine.state == "failed":
-                raise SkippyError(engine.detail)
+                raise reported_error(engine.detail, code=engine.code)
             if engine is not None and engine.state == "ready":
                 return
 

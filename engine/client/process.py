@@ -22,7 +22,7 @@ import orjson
 import engine
 from engine.config.plain import plan_to_dict
 from engine.config.plan import RunPlan
-from engine.errors import EngineLost, SkippyError
+from engine.errors import EngineLost, reported_error
 from engine.timeouts import TIMEOUTS, Timeouts
 
 ENGINE_COMMAND = (sys.executable, "-P", "-m", "engine.coordinator.process")
@@ -158,14 +158,9 @@ async def _first_answer(process: Process, settings: dict[str, Any], log: Log) ->
     except orjson.JSONDecodeError as error:
         raise EngineLost("the engine did not answer in its protocol", hint=log.hint) from error
     if "error" in answer:
-        raise _reported(answer["error"])
+        fault = answer["error"]
+        raise reported_error(fault["message"], hint=fault["hint"], code=fault["code"])
     return answer
-
-
-def _reported(fault: dict[str, Any]) -> SkippyError:
-    error = SkippyError(fault["message"], hint=fault.get("hint", ""), code=fault.get("code"))
-    error.exit_code = fault.get("exit_code", error.exit_code)
-    return error
 
 
 async def _ending(process: Process, log: Log) -> str:

@@ -23,7 +23,9 @@ MAX_STOPS = 32
 class GenerateRequest:
     """Answer a chat (`messages` of role and content) or continue a raw `prompt`: exactly one of the two.
 
-    Requests of one `session` share a prefix, so that only what is new has to be computed.
+    Requests of one `session` share a prefix, so that only what is new has to be computed. `resume` are the
+    tokens of this very answer that are known already, from an engine that was lost: the answer goes on after
+    them and counts them, and its events tell only what is new.
     """
 
     op: ClassVar[str] = "generate"
@@ -36,6 +38,7 @@ class GenerateRequest:
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     stop: tuple[str, ...] = ()
     strategy: str = ""  # empty: the engine's
+    resume: tuple[int, ...] = ()
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> GenerateRequest:
@@ -62,6 +65,8 @@ class GenerateRequest:
             raise UsageError(
                 f"generate.strategy must be one of {', '.join(STRATEGIES)}, not {self.strategy!r}"
             )
+        if len(self.resume) > self.max_tokens or any(token < 0 for token in self.resume):
+            raise UsageError("generate.resume must hold token ids, at most max_tokens of them")
         _check_ranges(self)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from engine.client.requests import GenerateRequest
 from engine.config.plan import RunPlan
 from engine.config.rules import with_speculation
-from engine.coordinator.chain import Chain
+from engine.coordinator.chain import RETURN_LINK, Chain
 from engine.coordinator.drafting import Drafting
 from engine.coordinator.generation import Generation, GenerationSetting
 from engine.coordinator.prompt import PromptBuilder
@@ -27,6 +27,7 @@ from engine.events import EngineState, Event, ModelReady, Notice, RequestFinishe
 from engine.model.demo import resolve_model
 from engine.model.file import ModelFile
 from engine.protocol.messages import Message, StageInfo, WireType
+from engine.stage.worker import StageWorker
 from engine.transport.timeouts import TIMEOUTS
 
 log = logging.getLogger("skippy.engine")
@@ -69,7 +70,7 @@ class Engine:
             self._prompts = await prompts
         await self._prepare_drafting(model)
         slot = Slot(number=0)
-        chain = await self._open_chain(slot)
+        chain = slot.chain = await self._stages.open(lambda worker: self._make_chain(slot, worker))
         sequences = min(info.sequences for info in chain.stages)
         self._slots = [slot, *(Slot(number=number) for number in range(1, sequences))]
         self._announce_model(model, chain.stages)
@@ -96,6 +97,9 @@ class Engine:
         for generation in list(self._running.values()):
             generation.cancel()
         for slot in self._slots:
+            if slot.repair is not None:
+                slot.repair.cancel()
+                await asyncio.wait({slot.repair})
             if slot.chain is not None:
                 await slot.chain.close()
         if self._stages is not None:
@@ -114,7 +118,7 @@ class Engine:
 
     def fail(self, error: SkippyError) -> None:
         """Starting failed; front ends are told why."""
-        self._set_state("failed", str(error))
+        self._set_state("failed", str(error), code=error.code)
         self.emit(Notice(level="error", code=error.code, message=error.message, hint=error.hint))
 
     def _progress(self, detail: str) -> Callable[[int, int], None]:
@@ -129,32 +133,48 @@ class Engine:
 
     # -- chains ------------------------------------------------------------------------------------
 
-    async def _open_chain(self, slot: Slot) -> Chain:
-        assert self._stages is not None
-        chain = await self._stages.open(
-            lambda worker: Chain(
-                worker,
-                on_message=lambda message, route: self._reply(slot, message, route),
-                on_lost=lambda error: self._chain_lost(slot, error),
-                on_warning=lambda code, text: self.emit(Notice(level="warning", code=code, message=text)),
-            )
+    def _make_chain(self, slot: Slot, worker: StageWorker | None) -> Chain:
+        return Chain(
+            worker,
+            on_message=lambda message, route: self._reply(slot, message, route),
+            on_lost=lambda error: self._chain_lost(slot, error),
+            on_warning=lambda code, text: self.emit(Notice(level="warning", code=code, message=text)),
         )
-        slot.chain, slot.cached, slot.chat = chain, [], ""
-        return chain
 
-    async def _ensure_chain(self, slot: Slot) -> Chain:
-        """The slot's chain, rebuilt if it broke: lost local stages are started again first."""
+    async def _ensure_chain(self, slot: Slot, patience: float) -> Chain:
+        """The slot's chain, rebuilt if it broke. Raises SkippyError if that fails; the next request tries
+        again. Stages elsewhere may take `patience` seconds to come back."""
         if slot.chain is not None and slot.chain.lost is None:
             return slot.chain
-        assert self._stages is not None
+        if slot.repair is None or slot.repair.done():
+            slot.repair = asyncio.create_task(self._repair_in_turn(slot, patience))
+        # Whoever waits may give up; a stage that is being loaded is loaded all the same.
+        return await asyncio.shield(slot.repair)
+
+    async def _repair_in_turn(self, slot: Slot, patience: float) -> Chain:
         async with self._repairing:
-            if slot.chain is not None:
-                self._set_state("recovering", "starting lost stages again")
-                await slot.chain.close()
-                slot.chain = None
-            await self._stages.restart_lost()
-            chain = await self._open_chain(slot)
-            self._set_state("ready")
+            return await self._repair(slot, patience)
+
+    async def _repair(self, slot: Slot, patience: float) -> Chain:
+        assert self._stages is not None
+        lost, slot.chain, slot.cached = slot.chain, None, []
+        begun, fault = time.monotonic(), None if lost is None else lost.lost
+        if lost is not None:
+            self._set_state("recovering", str(fault))
+            await lost.close()
+        direct = fault is None or fault.code != RETURN_LINK
+        try:
+            chain = await self._stages.reopen(
+                lambda worker: self._make_chain(slot, worker), patience=patience, direct=direct
+            )
+        except SkippyError as error:
+            self._set_state("recovering", f"{error.message}; the next prompt tries again", code=error.code)
+            raise
+        slot.chain = chain
+        if lost is not None:
+            took = time.monotonic() - begun
+            self.emit(Notice(level="info", code="recovered", message=f"all stages are back after {took:.1f} s"))
+        self._set_state("ready")
         return chain
 
     def _reply(self, slot: Slot, message: Message, route: str) -> None:
@@ -166,7 +186,7 @@ class Engine:
 
     def _chain_lost(self, slot: Slot, error: StageLost) -> None:
         assert self._stages is not None
-        self._stages.lost(str(error))
+        self._stages.lost(error)
         self.emit(Notice(level="warning", code=error.code, message=error.message))
         generation = self._generation_of(slot)
         if generation is not None:
@@ -216,12 +236,14 @@ class Engine:
         prompt = self._prompts.tokens(request)
         slot = await self._checkout(request.session)
         try:
-            chain = await self._ensure_chain(slot)
+            chain = await self._ensure_chain(slot, TIMEOUTS.redial_new)
             generation = Generation(self._setting(request, prompt, slot, chain), self.emit)
             self._running[request.request] = generation
             return await generation.run()
         finally:
             self._running.pop(request.request, None)
+            if slot.chain is not None and slot.chain.lost is not None:
+                await slot.chain.close()  # stages stop working for it at once
             await self._give_back(slot)
 
     def _setting(
@@ -249,7 +271,7 @@ class Engine:
             model=self.model_json(),
             exact=self._exact(chain.stages),
             restarts=lambda: stages.restarts,
-            recover=lambda: self._ensure_chain(slot),
+            recover=lambda: self._ensure_chain(slot, TIMEOUTS.redial),
         )
 
     async def _checkout(self, chat: str) -> Slot:
@@ -330,6 +352,8 @@ class Engine:
         )
         self.emit(self.model_ready)
 
-    def _set_state(self, state: str, detail: str = "", fraction: float = -1.0) -> None:
-        self.state = EngineState(at=time.monotonic(), state=state, detail=detail, fraction=fraction)
+    def _set_state(self, state: str, detail: str = "", fraction: float = -1.0, code: str = "") -> None:
+        self.state = EngineState(
+            at=time.monotonic(), state=state, detail=detail, fraction=fraction, code=code
+        )
         self.emit(self.state)

@@ -83,6 +83,7 @@ def test_a_system_message_comes_before_the_prompt_unless_raw(
         (["--model", "crash", "x"], 1, "ended with code 1 (RuntimeError: out of paper); see "),
         (["--model", "failing", "x"], 1, "the model is broken; try another one"),
         (["refuse"], 1, "the prompt is too long; shorten it"),
+        (["misuse"], 2, "the prompt is too long; shorten it"),
         (["now die"], 1, "the engine was killed by signal 9; see "),
         (["--window-min", "0", "x"], 2, "--window-min must be a whole number between 1 and 256"),
         (["--widnow-min", "2", "x"], 2, "did you mean --window-min?"),

@@ -20,7 +20,7 @@ from websockets.http11 import Request, Response
 
 from engine.client.requests import GenerateRequest
 from engine.config.plain import plan_from_dict
-from engine.errors import SkippyError
+from engine.errors import UsageError
 from engine.events import (
     EngineState,
     Event,
@@ -70,7 +70,8 @@ class FakeEngine:
 
     def states(self) -> list[Event]:
         if self.model == "failing":
-            return [EngineState(state="failed", detail="the model is broken; try another one")]
+            detail = "the model is broken; try another one"
+            return [EngineState(state="failed", detail=detail, code="model-file")]
         model = ModelReady(
             name=self.model,
             path="/models/fake.gguf",
@@ -105,11 +106,10 @@ class FakeEngine:
         known = self.chats.get(request.session, "")
         reused = len(known.split()) if prompt.startswith(known) else 0
         self.chats[request.session] = prompt
-        if last == "refuse":
-            notice = Notice(
-                level="error", code="context", message="the prompt is too long", hint="shorten it"
-            )
-            error = {"code": "context", "message": notice.message, "hint": notice.hint}
+        if last in ("refuse", "misuse"):
+            code = "context" if last == "refuse" else "usage"
+            notice = Notice(level="error", code=code, message="the prompt is too long", hint="shorten it")
+            error = {"code": code, "message": notice.message, "hint": notice.hint}
             finished = RequestFinished(
                 request=request.request, finish_reason="error", result={"error": error}
             )
@@ -210,7 +210,7 @@ async def main() -> None:
     if plan.model == "silent":
         await asyncio.sleep(3600)
     if plan.model == "refused":
-        raise SkippyError("there is no such model")
+        raise UsageError("there is no such model", hint="try demo")
     engine = FakeEngine(plan.model, settings["token"], settings["plan"]["speculation"])
     async with serve(
         engine.serve, "127.0.0.1", 0, process_request=engine.authorize, compression=None, max_size=1 << 24
@@ -223,6 +223,6 @@ async def main() -> None:
 if __name__ == "__main__":
     try:
         asyncio.run(main())
-    except SkippyError as error:
-        fault = {"code": "model-file", "message": error.message, "hint": "try demo", "exit_code": 2}
+    except UsageError as error:
+        fault = {"code": error.code, "message": error.message, "hint": error.hint}
         print(orjson.dumps({"error": fault}).decode(), flush=True)
