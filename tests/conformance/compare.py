@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from engine.compute.embedding import EmbeddingTable
 from engine.compute.options import ComputeOptions
 from engine.compute.stage import Stage
 from engine.model.file import ModelFile
+from engine.model.rebase import plan_slice
 from engine.model.slices import SliceFile, ensure_slice, whole_model
 
 OPTIONS = ComputeOptions(context=640, batch_rows=128)
@@ -57,10 +59,11 @@ def run(model: ModelFile, slices: Sequence[SliceFile], tokens: Sequence[int]) ->
             opened.callback(drafter.close)
         logits, drafts = [], []
         for start, rows in [*PREFILL, *WINDOWS]:
-            hidden = stages[0].forward(0, start, tokens=tokens[start : start + rows])
-            for stage in stages[1:]:
-                hidden = stage.forward(0, start, hidden=hidden)
             in_prefill = (start, rows) in PREFILL
+            marked: Literal["all", "last"] = "last" if in_prefill else "all"
+            hidden = stages[0].forward(0, start, tokens=tokens[start : start + rows], logits=marked)
+            for stage in stages[1:]:
+                hidden = stage.forward(0, start, hidden=hidden, logits=marked)
             logits += [last.logits(row).copy() for row in range(rows - 1 if in_prefill else 0, rows)]
             if drafter is not None:
                 # The row at position p + 1 pairs token p + 1 with the hidden state of position p.
@@ -72,7 +75,13 @@ def run(model: ModelFile, slices: Sequence[SliceFile], tokens: Sequence[int]) ->
 
 
 def run_whole(model: ModelFile, tokens: Sequence[int]) -> Outcome:
-    return run(model, [whole_model(model)], tokens)
+    """The tokens through one stage, which drafts only if the last stage of a split does.
+
+    A context that gives NextN rows does not crop its last layer to the marked rows, and llama.cpp multiplies
+    one row by a float matrix in another order than several.
+    """
+    drafts = plan_slice(model, 0, model.n_layers).native_mtp
+    return run(model, [replace(whole_model(model), native_mtp=drafts)], tokens)
 
 
 def cut(model: ModelFile, cuts: Sequence[int], cache: Path) -> list[SliceFile]:
