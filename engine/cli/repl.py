@@ -123,7 +123,7 @@ class Repl:
         request = request_of(self.plan, turn, self.chat.session)
         with self._interrupts:
             if self._engine_lost:
-                await self.session.reopen()
+                await self.session.open()
                 await self.session.client.set_values(asdict(self.plan.speculation))
                 self._engine_lost = False
             try:

@@ -26,14 +26,12 @@ class Session:
         self._interrupts = interrupts
 
     async def open(self) -> None:
-        """Start the engine and wait until it is ready. Raises SkippyError, or Interrupted."""
-        await self._interrupts.guard(self._open())
+        """Start the engine, in place of one that was lost, and wait until it is ready.
 
-    async def reopen(self) -> None:
-        """The same in place of an engine that was lost."""
-        await self.client.close()
+        Raises SkippyError, or Interrupted.
+        """
         self.state = ViewState(totals=self.state.totals)
-        await self.open()
+        await self._interrupts.guard(self._open())
 
     async def answer(self, request: GenerateRequest) -> Request | None:
         """The finished request, also after Ctrl+C, which keeps what there is.
@@ -54,7 +52,7 @@ class Session:
         return current if current is not None and current.id == request.request else None
 
     async def _open(self) -> None:
-        await self.client.open()
+        await self.client.restart()
         async for event in self.client.events():
             self._tell(event)
             engine = self.state.engine

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from engine.client.link import EngineLink, LinkClosed
 from engine.client.process import ENGINE_COMMAND, EngineProcess
-from engine.client.requests import GenerateRequest, cancel_request, set_request, status_request
+from engine.client.requests import GenerateRequest, cancel_request, set_request
 from engine.config.plan import RunPlan
 from engine.errors import EngineLost
 from engine.events import Event, RequestFinished
@@ -90,7 +90,7 @@ class EngineClient:
             await link.close()
 
     async def restart(self) -> None:
-        """Start a fresh engine in place of a lost one, or attach again."""
+        """Open again in place of an engine that was lost; the first time, the same as `open`."""
         await self.close()
         await self.open()
 
@@ -121,10 +121,6 @@ class EngineClient:
     async def set_values(self, values: Mapping[str, Any]) -> None:
         """Change settings of speculation from the next window on; a wrong one is answered by a Notice."""
         await self.send(set_request(values))
-
-    async def status(self) -> None:
-        """Ask for the states of engine, model and stages."""
-        await self.send(status_request())
 
     async def send(self, message: Mapping[str, Any]) -> None:
         """Send one request."""

@@ -101,8 +101,3 @@ def cancel_request(request: str) -> dict[str, Any]:
 def set_request(values: Mapping[str, Any]) -> dict[str, Any]:
     """Change settings of speculation (names as in `SpeculationPlan`) from the next window on."""
     return {"op": "set", "values": dict(values)}
-
-
-def status_request() -> dict[str, Any]:
-    """Send the states of engine, model and stages again."""
-    return {"op": "status"}
