@@ -28,15 +28,42 @@ class Timeouts:
     heartbeat: float = 0.5
     """Between two pings of an open link."""
 
-    silent: float = 2.0
+    silent: float = 1.8
     """A peer that has sent no byte for this long is dead, however busy it may be: its loop answers pings
-    while a decode runs."""
+    while a decode runs. Below 2 s, so that a loss is known within 2 s."""
 
     close: float = 1.0
     """For the closing handshake, after which the socket is cut."""
 
     load: float = 3600.0
     """Engine: from starting a local stage to its `ready`: slicing and loading many gigabytes take a while."""
+
+    load_silent: float = 15.0
+    """Engine: a local stage that loads says so every second; one that is quiet for this long is hung."""
+
+    probe: float = 1.0
+    """Engine: for a local stage to shake hands after its lane broke; one that does not is hung and killed."""
+
+    redial: float = 10.0
+    """Engine: all attempts together to reach stages elsewhere again, in the middle of an answer."""
+
+    redial_new: float = 4.0
+    """Engine: the same for a new request, which must fail or recover within 5 s."""
+
+    redial_pause: float = 0.25
+    """Engine: before the second attempt; each further pause is twice as long."""
+
+    redial_pause_most: float = 2.0
+    """Engine: but never longer than this."""
+
+    return_link: float = 2.0
+    """Engine: to open the return link; without one, replies take the lane."""
+
+    return_grace: float = 0.3
+    """Engine: after the return link broke, for news that its stage is gone; then replies take the lane."""
+
+    drain: float = 0.5
+    """Engine: for the replies under way when an answer is cancelled; then their lane is given up."""
 
     stop_process: float = 3.0
     """Engine: for a stage process to end by itself after its standard input closed."""

@@ -184,27 +184,39 @@ class Items:
 
 @dataclass(frozen=True)
 class Address:
-    """Where a running stage listens: a URL, or a table with `url` and `token_file`."""
+    """Where a running stage listens: a URL, or a table with `url`, `token_file` and `standby` (more URLs).
 
-    metavar: str = "ws://HOST:PORT"
+    As a flag, the standbys follow the URL after commas.
+    """
 
-    def parse(self, text: str) -> Mapping[str, str]:
-        return self.check(text)
+    metavar: str = "ws://HOST:PORT[,ws://...]"
 
-    def check(self, value: Any) -> Mapping[str, str]:
+    def parse(self, text: str) -> Mapping[str, Any]:
+        url, *standby = (part.strip() for part in text.split(","))
+        return self.check({"url": url, "standby": standby} if standby else url)
+
+    def check(self, value: Any) -> Mapping[str, Any]:
         table = {"url": value} if isinstance(value, str) else value
-        if not isinstance(table, Mapping) or not set(table) <= {"url", "token_file"} or "url" not in table:
-            raise ValueError(f"must be a URL or a table of url and token_file, not {value!r}")
-        if not all(isinstance(text, str) for text in table.values()):
-            raise ValueError(f"must hold texts, not {value!r}")
-        if not table["url"].startswith(("ws://", "wss://")):
-            raise ValueError(f"must begin with ws:// or wss://, not {table['url']!r}")
-        return dict(table)
+        if (
+            not isinstance(table, Mapping)
+            or not set(table) <= {"url", "token_file", "standby"}
+            or "url" not in table
+        ):
+            raise ValueError(f"must be a URL or a table of url, token_file and standby, not {value!r}")
+        standby = table.get("standby", [])
+        if not isinstance(standby, list | tuple):
+            raise ValueError(f"must hold a list of URLs as standby, not {standby!r}")
+        for url in (table["url"], *standby):
+            if not isinstance(url, str) or not url.startswith(("ws://", "wss://")):
+                raise ValueError(f"must begin with ws:// or wss://, not {url!r}")
+        if not isinstance(table.get("token_file", ""), str):
+            raise ValueError(f"must hold a text as token_file, not {table['token_file']!r}")
+        return {**table, "standby": tuple(standby)} if standby else dict(table)
 
     def schema(self) -> Schema:
         text = {"type": "string"}
         url = {**text, "pattern": "^wss?://"}
-        properties = {"url": url, "token_file": text}
+        properties = {"url": url, "token_file": text, "standby": {"type": "array", "items": url}}
         table = {
             "type": "object",
             "properties": properties,

@@ -70,8 +70,8 @@ def _absolute(setting: Setting, value: Any, base: Path) -> Any:
     return str(base / Path(value).expanduser())
 
 
-def _absolute_text(key: str, text: str, base: Path) -> str:
-    return str(base / Path(text).expanduser()) if key == "token_file" else text
+def _absolute_text(key: str, value: Any, base: Path) -> Any:
+    return str(base / Path(value).expanduser()) if key == "token_file" else value
 
 
 def _looks_like_file(name: str) -> bool:
@@ -95,8 +95,8 @@ def read_config_file(path: Path) -> ConfigFile:
     )
 
 
-def read_topology_file(path: Path) -> tuple[Mapping[str, str], ...]:
-    """The stages of a `--topology` file: `[[stages]]` with `url` and `token_file`, in order."""
+def read_topology_file(path: Path) -> tuple[Mapping[str, Any], ...]:
+    """The stages of a `--topology` file: `[[stages]]` with `url`, `token_file` and `standby`, in order."""
     data = _read_toml(path)
     _known_keys(data, ["stages"], "", path)
     try:

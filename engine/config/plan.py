@@ -51,11 +51,12 @@ class SpeculationPlan:
 
 @dataclass(frozen=True, slots=True)
 class StageAddress:
-    """A running stage, given by URL."""
+    """A running stage, given by URL, and where the same layers are served if it is gone."""
 
     url: str
     token: str = field(default="", repr=False)
     token_file: str = ""  # where the token was read; shown in its place
+    standby: tuple[str, ...] = ()  # URLs, tried in this order; the same token opens them
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class TopologyPlan:
     stages: int = 2
     split: tuple[int, ...] = ()  # first layers of stages 1..; empty: balanced by measured cost
     remote: tuple[StageAddress, ...] = ()  # in order; empty: all stages are local
+    tls_ca: str = ""  # PEM file of the certificates to trust for wss://; empty: the system's
     wire: WireType = WireType.F32
     emulation: LinkEmulation = field(default_factory=LinkEmulation)
 

@@ -5,8 +5,9 @@ Precedence, setting by setting: flag > `[models.NAME]` > `[defaults]` > default.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from engine.errors import ConfigError, UsageError
 
 # Settings that say where the layers run: whoever says one of them says it all.
 _PLACES = ("stages", "split", "remote")
+
+TOKEN_VARIABLE = "SKIPPY_TOKEN"
+"""Environment variable with the token of stages that no file was named for, on both sides."""
 
 # Tables whose settings can change while an engine runs.
 LIVE_TABLES = ("generation", "speculative")
@@ -134,9 +138,10 @@ def _topology(plan: TopologyPlan, said: Layer) -> TopologyPlan:
 
 
 def _with_token(address: StageAddress) -> StageAddress:
-    if not address.token_file:
-        return address
-    return StageAddress(address.url, read_token(Path(address.token_file)), address.token_file)
+    """The token of a stage: from its file, else from the environment."""
+    if address.token_file:
+        return replace(address, token=read_token(Path(address.token_file)))
+    return replace(address, token=os.environ.get(TOKEN_VARIABLE, ""))
 
 
 def read_token(path: Path) -> str:
@@ -154,7 +159,8 @@ def _toml_value(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, StageAddress):
-        return {"url": value.url, **({"token_file": value.token_file} if value.token_file else {})}
+        rest = {"token_file": value.token_file, "standby": list(value.standby)}
+        return {"url": value.url, **{key: item for key, item in rest.items() if item}}
     if isinstance(value, tuple):
         return [_toml_value(item) for item in value]
     return value

@@ -92,8 +92,15 @@ _TOPOLOGY = (
         "topology",
         "remote",
         Items(Address(), repeated=True),
-        "a running stage, instead of local ones; give one for each stage after the first, in order",
+        "a running stage, instead of local ones; give one for each stage after the first, in order. "
+        "Further URLs after a comma are its standbys",
         flag="--stage",
+    ),
+    _setting(
+        "topology",
+        "tls_ca",
+        Text("FILE", is_file=True),
+        "certificates to trust for stages at wss://, instead of the system's",
     ),
     _setting(
         "topology",

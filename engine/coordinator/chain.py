@@ -13,8 +13,9 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from ssl import SSLContext
 
-from engine.errors import HandshakeRefused, LinkError, StageLost
+from engine.errors import HandshakeRefused, LinkError, StageLost, Unauthorized
 from engine.protocol.messages import (
     CancelEpoch,
     ErrorMessage,
@@ -31,8 +32,12 @@ from engine.stage.service import stage_info
 from engine.stage.worker import Lane, StageWorker
 from engine.transport.link import Link
 from engine.transport.opener import open_link
+from engine.transport.timeouts import TIMEOUTS
 
 log = logging.getLogger("skippy.chain")
+
+RETURN_LINK = "return-link"
+"""Code of warnings, and of the loss of a chain, that are about the return link alone."""
 
 _lane_numbers = itertools.count()
 
@@ -42,6 +47,8 @@ class ChainSettings:
     """What a chain is made of: the stage in this process, if any, and the hops after it."""
 
     hops: tuple[Hop, ...]
+    direct: bool = True  # open a return link, if there is more than one hop
+    tls: SSLContext | None = None  # whom to trust at wss://; None: the system's certificates
     wire: WireType = WireType.F32
     emulation: LinkEmulation = LinkEmulation()
     window_rows: int = 1
@@ -73,6 +80,7 @@ class Chain:
         self._return: Link | None = None
         self._lane: Lane | None = None
         self._order = ReplyOrder()  # one for both ways that replies can take
+        self._tls: SSLContext | None = None
         self._closing = False
 
     async def open(self, settings: ChainSettings, identity: Hello) -> None:
@@ -113,20 +121,31 @@ class Chain:
 
     async def _dial(self, hello: Hello, settings: ChainSettings) -> tuple[StageInfo, ...]:
         first, last = settings.hops[0], settings.hops[-1]
-        self._link = await open_link(
-            first.url,
-            hello,
-            token=first.token,
-            order=self._order,
-            on_message=lambda message: self._receive(message, "lane"),
-            on_close=lambda link: self._broken(link.reason),
-        )
+        self._tls = settings.tls
+        try:
+            self._link = await open_link(
+                first.url,
+                hello,
+                token=first.token,
+                order=self._order,
+                ssl=self._tls,
+                on_message=lambda message: self._receive(message, "lane"),
+                on_close=lambda link: self._broken(link.reason),
+            )
+        except Unauthorized:
+            raise
+        except LinkError as error:
+            index = hello.stage_index
+            raise StageLost(f"stage {index}: {error.message}", hint=error.hint, stage=index) from error
         stages = self._link.welcome.stages
         if len(stages) > 1:
-            await self._open_return(hello, last, len(stages))
+            if settings.direct:
+                await self._open_return(hello, last, len(stages))
+            else:
+                self._warn_lane("it broke before")
         urls = (hop.url for hop in settings.hops)
         return tuple(
-            replace(info, where=url.removeprefix("ws://")) for info, url in zip(stages, urls, strict=True)
+            replace(info, where=url.partition("://")[2]) for info, url in zip(stages, urls, strict=True)
         )
 
     async def _open_return(self, hello: Hello, last: Hop, count: int) -> None:
@@ -141,22 +160,29 @@ class Chain:
             stage_index=index,
         )
         try:
-            self._return = await open_link(
-                last.url,
-                returning,
-                token=last.token,
-                order=self._order,
-                on_message=lambda message: self._receive(message, "direct"),
-                on_close=lambda link: self._return_broken(link.reason),
-            )
-        except LinkError as error:
-            self._return_broken(str(error))
+            async with asyncio.timeout(TIMEOUTS.return_link):
+                self._return = await open_link(
+                    last.url,
+                    returning,
+                    token=last.token,
+                    order=self._order,
+                    ssl=self._tls,
+                    on_message=lambda message: self._receive(message, "direct"),
+                    on_close=lambda link: self._return_broken(link.reason),
+                )
+        except (LinkError, HandshakeRefused) as error:
+            self._warn_lane(str(error))
+        except TimeoutError:
+            self._warn_lane(f"no answer within {TIMEOUTS.return_link:g} s")
 
     def _return_broken(self, reason: str) -> None:
-        if self._closing or self.lost is not None:
-            return
-        self._return = None
-        self._on_warning("return-link", f"replies take the lane: no return link to the last stage ({reason})")
+        """Replies that were on their way are gone, so the lane is of no more use either: it is opened anew,
+        without a return link. But a stage that died takes both with it, and the news of that come first."""
+        fault = StageLost(f"the return link to the last stage broke: {reason}", code=RETURN_LINK)
+        asyncio.get_running_loop().call_later(TIMEOUTS.return_grace, self._lose, fault)
+
+    def _warn_lane(self, reason: str) -> None:
+        self._on_warning(RETURN_LINK, f"replies take the lane: no return link to the last stage ({reason})")
 
     @property
     def rtt_ms(self) -> float:
@@ -184,15 +210,22 @@ class Chain:
             self._broken(str(error))
 
     def _receive(self, message: Message, route: str) -> None:
+        if self.lost is not None or self._closing:
+            return  # whatever it is, the answer goes on, or went on, without this lane
         if isinstance(message, ErrorMessage) and message.code == StageLost.code:
-            self._lose(StageLost(message.reason))
+            self._lose(StageLost(message.reason, stage=message.stage))
             return
         self._on_message(message, route)
 
     def _broken(self, reason: str) -> None:
-        where = f" at {self.stages[-1].where}" if len(self.stages) == 1 else ""
-        index = 1 if self._worker is not None else 0
-        self._lose(StageLost(f"lost stage {index}{where}: {reason}"))
+        index = 0 if self._worker is None else 1
+        where = self.stages[index].where if self.stages else "its address"
+        self._lose(StageLost(f"lost stage {index} at {where}: {reason}", stage=index))
+
+    def give_up(self) -> None:
+        """Use it no more: what is under way on it is not waited for."""
+        if self.lost is None:
+            self.lost = StageLost("this lane was given up")
 
     def _lose(self, error: StageLost) -> None:
         if self._closing or self.lost is not None:
@@ -205,9 +238,8 @@ class Chain:
         self._closing = True
         if self._worker is not None and self._lane is not None:
             self._worker.drop_lane(self._lane)
-        for link in (self._return, self._link):
-            if link is not None:
-                await link.close("chain closed")
+        links = [link for link in (self._return, self._link) if link is not None]
+        await asyncio.gather(*(link.close("chain closed") for link in links))
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: object) -> None:
@@ -218,9 +250,10 @@ def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *argum
         log.debug("the loop has ended; %s dropped", function.__name__)
 
 
-async def probe(hop: Hop) -> StageInfo:
+async def probe(hop: Hop, tls: SSLContext | None = None) -> StageInfo:
     """Ask a stage what it holds. Raises LinkError or Unauthorized."""
-    link = await open_link(hop.url, Hello(role=Role.CONTROL, chain=secrets.token_hex(8)), token=hop.token)
+    hello = Hello(role=Role.CONTROL, chain=secrets.token_hex(8))
+    link = await open_link(hop.url, hello, token=hop.token, ssl=tls)
     try:
         return link.welcome.stages[0]
     finally:

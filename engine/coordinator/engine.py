@@ -172,8 +172,8 @@ class Engine:
             raise
         slot.chain = chain
         if lost is not None:
-            took = time.monotonic() - begun
-            self.emit(Notice(level="info", code="recovered", message=f"all stages are back after {took:.1f} s"))
+            text = f"all stages are back after {time.monotonic() - begun:.1f} s"
+            self.emit(Notice(level="info", code="recovered", message=text))
         self._set_state("ready")
         return chain
 

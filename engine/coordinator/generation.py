@@ -21,7 +21,7 @@ from engine.coordinator.measures import AnswerMeasure
 from engine.coordinator.prompt import PromptBuilder
 from engine.coordinator.slots import Slot
 from engine.coordinator.text import AnswerText
-from engine.errors import ContextFull, ProtocolError, SkippyError, StageLost
+from engine.errors import Busy, ContextFull, ProtocolError, SkippyError, StageLost
 from engine.events import (
     Event,
     Notice,
@@ -44,6 +44,7 @@ from engine.protocol.messages import (
 )
 from engine.speculation.loop import DecodeLoop
 from engine.speculation.types import Actions, LoopContext, StopSignal, WindowOutcome, WindowPlan
+from engine.transport.timeouts import TIMEOUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class GenerationSetting:
     recover: Callable[[], Awaitable[Chain]]  # a new chain in place of a lost one
 
 
-RECOVERIES = 3  # how often one answer is taken up again after a stage was lost
+RECOVERIES = 5  # how often an answer is taken up again after a stage was lost, without a new token between
 
 
 class Generation:
@@ -80,10 +81,12 @@ class Generation:
         request = setting.request
         self._text = AnswerText(setting.prompts.piece, request.stop)
         self._texts: list[str] = []  # texts of the tokens that the loop is about to commit
-        self._token_ids: list[int] = []
+        self._token_ids = list(request.resume)
+        self._resumed_stop = any(self._text.feed(token)[1] for token in request.resume)
         self._measure = AnswerMeasure(started=time.perf_counter(), prompt_tokens=len(setting.prompt))
         self._chain = setting.chain
-        self._inputs = setting.prompt  # tokens to prefill, the last one excepted
+        self._prompt = setting.prompt + self._token_ids
+        self._inputs = self._prompt  # tokens to prefill, the last one excepted
         self._next_chunk = 0  # first position not sent yet
         self._chunks_in_flight = 0
         self._prefilled = 0  # positions the last stage has taken
@@ -96,8 +99,8 @@ class Generation:
     def _loop_context(self) -> LoopContext:
         setting, stages, drafting = self._set, self._set.chain.stages, self._set.drafting
         return LoopContext(
-            prompt=setting.prompt,
-            max_tokens=setting.request.max_tokens,
+            prompt=self._prompt,
+            max_tokens=setting.request.max_tokens - len(setting.request.resume),
             context_limit=setting.context,
             window_rows=setting.window_rows,
             native_mtp=stages[-1].native_mtp,
@@ -121,16 +124,17 @@ class Generation:
                 f"the prompt has {len(setting.prompt)} tokens, the context {setting.context}",
                 hint="shorten it or give --ctx a larger number",
             )
-        reused = slot.reusable(setting.prompt)
+        reused = slot.reusable(self._prompt)
         self._measure.reused = reused
         self._next_chunk = self._prefilled = reused
-        slot.cached = setting.prompt[:reused]  # until the end nothing else is certain
+        slot.cached = self._prompt[:reused]  # until the end nothing else is certain
         self._emit_started(reused)
         if self._loop.strategy.note:
             self._emit(Notice(level="info", code="strategy", message=self._loop.strategy.note))
         try:
-            reason = await self._drive()
+            reason = "stop" if self._resumed_stop else await self._drive()
         except SkippyError as error:
+            self._chain.give_up()  # replies to this answer may still come
             if not self._token_ids:
                 slot.cached = []
                 raise
@@ -139,21 +143,44 @@ class Generation:
 
     async def _drive(self) -> str:
         """Run to the end; a lost stage is replaced and the same answer goes on."""
-        begin = self._begin
-        for _ in range(RECOVERIES):
+        begin, losses, known = self._begin, 0, 0
+        admission = time.monotonic() + TIMEOUTS.admission
+        while True:
+            pause = 0.0
             try:
                 begin()
                 return await self.finished
             except StageLost:
-                if self._loop.stop_reason is not None:
-                    return self._loop.stop_reason  # the answer was complete, only stale windows were lost
-                self.finished = asyncio.get_running_loop().create_future()
-                self._decoding = False
-                self._chunks_in_flight = 0
-                self._chain = await self._set.recover()
-                begin = self._begin_again
-        begin()
-        return await self.finished
+                losses = losses + 1 if len(self._token_ids) == known else 1
+                known = len(self._token_ids)
+                if losses > RECOVERIES:
+                    raise
+            except Busy:
+                # Perhaps it is our own lane of before, of which the stage does not know yet that it is gone.
+                if time.monotonic() > admission:
+                    raise
+                self._chain.give_up()
+                pause = TIMEOUTS.redial_pause
+            if self._loop.stop_reason is not None:
+                return self._loop.stop_reason  # the answer was complete, only stale windows were lost
+            if self._cancelled or not await self._recovered(pause):
+                return "cancelled"
+            begin = self._begin_again
+
+    async def _recovered(self, pause: float) -> bool:
+        """Get a new chain, after a pause of some seconds; False if the answer was cancelled first."""
+        self.finished = asyncio.get_running_loop().create_future()
+        self._decoding = False
+        self._chunks_in_flight = 0
+        await asyncio.wait({self.finished}, timeout=pause)
+        recovering = asyncio.ensure_future(self._set.recover())
+        either: set[asyncio.Future[Any]] = {recovering, self.finished}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if self.finished.done():
+            recovering.add_done_callback(_heard)  # it goes on, for the next answer
+            return False
+        self._chain = recovering.result()
+        return True
 
     def _begin(self) -> None:
         self._send(self._configuration())
@@ -161,8 +188,6 @@ class Generation:
 
     def _begin_again(self) -> None:
         """New stages hold nothing: prefill the prompt and what was committed since, then go on."""
-        if self.finished.done():  # cancelled meanwhile
-            return
         self._inputs = self._loop.history
         self._next_chunk = self._prefilled = 0
         self._begin()
@@ -177,6 +202,8 @@ class Generation:
                     self._on_reply(message, route)
                 case PrefillDone():
                     self._on_prefilled(message)
+                case ErrorMessage(code=Busy.code):
+                    self._fail(Busy(message.reason))
                 case ErrorMessage():
                     self._fail(SkippyError(message.reason, code=message.code))
                 case _:
@@ -188,10 +215,12 @@ class Generation:
         self._fail(error)
 
     def cancel(self) -> None:
-        """End the answer where it is. What is still under way is drained before the slot is free again."""
+        """End the answer where it is. What is still under way is drained before the slot is free again, or
+        the lane is given up if that takes long."""
         if self._cancelled or self.finished.done():
             return
         self._cancelled = True
+        asyncio.get_running_loop().call_later(TIMEOUTS.drain, self._end_undrained)
         if self._decoding:
             self._perform(self._loop.cancel(time.perf_counter()))
         elif self._chunks_in_flight == 0:
@@ -201,6 +230,11 @@ class Generation:
         """The draft model has got on. Called on the loop."""
         if self._decoding and not self.finished.done():
             self._perform(self._loop.drafts_ready(time.perf_counter()))
+
+    def _end_undrained(self) -> None:
+        if not self.finished.done():
+            self._chain.give_up()
+            self.finished.set_result("cancelled")
 
     def update(self, speculation: SpeculationPlan) -> None:
         """Other settings, from the next window on."""
@@ -257,7 +291,7 @@ class Generation:
                 self.finished.set_result("cancelled")
         else:
             self._pump_prefill()
-        before = self._measure.reused if self._inputs is self._set.prompt else 0
+        before = self._measure.reused if self._inputs is self._prompt else 0
         self._emit(
             PrefillProgress(
                 at=time.monotonic(),
@@ -340,6 +374,7 @@ class Generation:
                 seed=request.sampling.seed,
                 temperature=request.sampling.temperature,
                 max_tokens=request.max_tokens,
+                resumed=len(request.resume),
             )
         )
 
@@ -405,8 +440,9 @@ class Generation:
         decoded = self._decoding and self._prefilled >= len(self._inputs) - 1
         slot.cached = loop.history[: loop.kv_length] if decoded else self._inputs[: self._prefilled]
         result = self._result(reason)
-        if self._failure is not None:
+        if self._chain.lost is not None:
             slot.cached = []
+        if self._failure is not None:
             error = self._failure
             result["error"] = {"code": error.code, "message": error.message, "hint": error.hint}
         return RequestFinished(
@@ -426,7 +462,13 @@ class Generation:
             "model": setting.model,
             "strategy": self._loop.strategy.strategy,
             "exact": setting.exact,
-            "timings": self._measure.timings(len(self._token_ids)),
+            "timings": self._measure.timings(len(self._token_ids), resumed=len(setting.request.resume)),
             "speculative": self._loop.statistics.to_json(),
             "stages": self._measure.stage_results(chain.stages, chain.rtt_ms, setting.restarts()),
         }
+
+
+def _heard(recovering: asyncio.Future[Chain]) -> None:
+    """A recovery that nobody waits for any more has ended; its error has been shown where it came about."""
+    if not recovering.cancelled():
+        recovering.exception()

@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from engine.config.plan import RunPlan
 from engine.errors import HandshakeRefused, UsageError
 from engine.model.file import ModelFile
-from engine.protocol.messages import Hop, StageInfo
+from engine.protocol.messages import StageInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Layer spans in order. `own` is computed in the engine, `local` in processes it starts.
 
-    `remote` are the hops of stages that run already, and `context` the tokens per sequence that they allow.
+    `context` is how many tokens per sequence stages that run already allow.
     """
 
     own: tuple[int, int] | None
     local: tuple[tuple[int, int], ...] = ()
-    remote: tuple[Hop, ...] = ()
     threads: int = 1
     context: int = 0
 
@@ -71,10 +70,8 @@ def remote_layout(plan: RunPlan, model: ModelFile, first: StageInfo) -> Layout:
             hint="start both with the same model file",
         )
     own = (0, first.first_layer) if first.first_layer > 0 else None
-    remote = tuple(Hop(stage.url, stage.token) for stage in plan.topology.remote)
     return Layout(
         own=own,
-        remote=remote,
         threads=threads_per_stage(plan, 1),
         context=min(plan.compute.context, first.context),
     )

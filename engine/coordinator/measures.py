@@ -66,10 +66,12 @@ class AnswerMeasure:
     def reply(self, route: str) -> None:
         self.routes[route] = self.routes.get(route, 0) + 1
 
-    def timings(self, predicted: int) -> dict[str, Any]:
-        """The `timings` object of the JSON result."""
+    def timings(self, predicted: int, *, resumed: int = 0) -> dict[str, Any]:
+        """The `timings` object of the JSON result. The first `resumed` tokens came from an earlier engine,
+        and the times are of the others."""
         begun = self.prefill_ended or self.started
-        predicted_ms = max(0.0, (self.last_token - begun) * 1000) if predicted else 0.0
+        fresh = predicted - resumed
+        predicted_ms = max(0.0, (self.last_token - begun) * 1000) if fresh else 0.0
         return {
             "prompt_n": self.prompt_tokens,
             "prompt_reused_n": self.reused,
@@ -77,7 +79,7 @@ class AnswerMeasure:
             "ttft_ms": _ms(max(0.0, self.first_token - self.started) * 1000),
             "predicted_n": predicted,
             "predicted_ms": _ms(predicted_ms),
-            "predicted_per_second": round(predicted * 1000 / predicted_ms, 2) if predicted_ms else 0.0,
+            "predicted_per_second": round(fresh * 1000 / predicted_ms, 2) if predicted_ms else 0.0,
             "tpot_ms_p50": _ms(percentile(self.token_gaps_ms, 0.5)),
             "tpot_ms_p95": _ms(percentile(self.token_gaps_ms, 0.95)),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ class Slot:
     next_epoch: int = 0
     busy: bool = False
     last_used: float = 0.0
+    repair: asyncio.Task[Chain] | None = None  # the last one, or the one that runs
 
     def reusable(self, prompt: Sequence[int]) -> int:
         """How many tokens at the beginning of a prompt are in the caches already.

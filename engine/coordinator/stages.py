@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from ssl import SSLContext
 
 from engine.config.plan import RunPlan
 from engine.coordinator.chain import Chain, ChainSettings, probe
@@ -18,7 +19,7 @@ from engine.coordinator.layout import (
     threads_per_stage,
 )
 from engine.coordinator.supervisor import LocalStage
-from engine.errors import LinkError
+from engine.errors import LinkError, SkippyError, StageLost
 from engine.events import Event, StageState
 from engine.model.file import ModelFile
 from engine.model.paths import log_dir
@@ -26,18 +27,43 @@ from engine.planning.balance import balanced_split
 from engine.protocol.messages import Hello, Hop, Role
 from engine.stage.process import StageSettings, load_worker
 from engine.stage.worker import StageWorker
+from engine.transport.timeouts import TIMEOUTS
+from engine.transport.tls import client_context
 
 Progress = Callable[[int, int], None]
+MakeChain = Callable[[StageWorker | None], Chain]
 THIS_ENGINE = "this engine"
 
 
-async def _answers(hop: Hop) -> bool:
-    """Whether a stage shakes hands."""
+RETRYABLE = frozenset({LinkError.code, StageLost.code, "silent"})
+"""Codes of refusals that may be over in a moment; all others are about settings or secrets."""
+
+
+async def _answers(hop: Hop, tls: SSLContext | None = None) -> bool:
+    """Whether a stage shakes hands within the time for it."""
     try:
-        await probe(hop)
-    except LinkError:
+        async with asyncio.timeout(TIMEOUTS.probe):
+            await probe(hop, tls)
+    except (LinkError, TimeoutError):
         return False
     return True
+
+
+async def _opened_or_closed(chain: Chain, settings: ChainSettings, identity: Hello) -> None:
+    """Open a chain; nothing of it is left if that fails or is given up."""
+    try:
+        await chain.open(settings, identity)
+    except BaseException:
+        await chain.close()
+        raise
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds between attempts: twice as long each time, up to a bound."""
+    pause = TIMEOUTS.redial_pause
+    while True:
+        yield pause
+        pause = min(2 * pause, TIMEOUTS.redial_pause_most)
 
 
 class Stages:
@@ -51,6 +77,9 @@ class Stages:
         self._layout: Layout | None = None
         self._worker: StageWorker | None = None
         self._local: list[LocalStage] = []
+        self._hops: list[Hop] = []  # where the stages elsewhere are reached now: address or standby
+        authority = plan.topology.tls_ca
+        self._tls = client_context(authority) if authority else None
 
     @property
     def restarts(self) -> dict[int, int]:
@@ -73,6 +102,7 @@ class Stages:
 
         Raises SkippyError; nothing is left running then.
         """
+        self._hops = [Hop(stage.url, stage.token) for stage in self._plan.topology.remote]
         self._layout = layout = await self._lay_out()
         compute = self._plan.compute
         settings = StageSettings(
@@ -108,24 +138,49 @@ class Stages:
         if self._worker is not None:
             await asyncio.to_thread(self._worker.close)
 
-    async def restart_lost(self) -> None:
-        """Start the local processes again that ended or that nobody answers in."""
+    async def reopen(self, chain: MakeChain, *, patience: float, direct: bool = True) -> Chain:
+        """A lane in place of a lost one.
 
-        async def restart(stage: LocalStage) -> None:
-            # The end of a process may be noticed later than the end of its link, and a process may hang.
-            if not (stage.running and await _answers(stage.hop)):
-                await self._start_process(stage)
+        Local processes are started again first, which takes as long as loading does. Stages elsewhere, or
+        their standbys, are dialled until one attempt succeeds, for at most `patience` seconds in all.
+        Raises StageLost naming the last cause, or at once what no further attempt would change.
+        """
+        await asyncio.gather(*(self._restart_if_lost(stage) for stage in self._local))
+        cause: SkippyError = StageLost("the stages do not answer")
+        try:
+            async with asyncio.timeout(patience):
+                for pause in _pauses():
+                    try:
+                        return await self.open(chain, direct=direct)
+                    except SkippyError as error:
+                        if error.code not in RETRYABLE:
+                            raise
+                        cause = error
+                    self._dialling(cause)
+                    await asyncio.sleep(pause)
+        except TimeoutError:
+            pass
+        raise StageLost(
+            f"no way back within {patience:g} s: {cause.message}",
+            hint=cause.hint or "start the stage again",
+            stage=getattr(cause, "stage", -1),
+        )
 
-        await asyncio.gather(*(restart(stage) for stage in self._local))
+    async def open(self, chain: MakeChain, *, direct: bool = True) -> Chain:
+        """A lane through all stages; not `direct`: without a return link.
 
-    async def open(self, chain: Callable[[StageWorker | None], Chain]) -> Chain:
-        """A lane through all stages. Raises LinkError, HandshakeRefused."""
+        Raises LinkError, HandshakeRefused.
+        """
         assert self._layout is not None
+        await asyncio.gather(*map(self._choose_address, range(len(self._hops))))
         opened = chain(self._worker)
         topology, model = self._plan.topology, self._model
-        await opened.open(
+        await _opened_or_closed(
+            opened,
             ChainSettings(
-                hops=self._layout.remote or tuple(stage.hop for stage in self._local),
+                hops=tuple(self._hops) or tuple(stage.hop for stage in self._local),
+                direct=direct,
+                tls=self._tls,
                 wire=topology.wire,
                 emulation=topology.emulation,
                 window_rows=self.window_rows,
@@ -147,17 +202,42 @@ class Stages:
             self._changed(index, "ready", layers, info.where or THIS_ENGINE, pid=info.pid)
         return opened
 
-    def lost(self, reason: str) -> None:
-        """A chain broke: whatever is not in this process may be gone."""
+    def lost(self, error: StageLost) -> None:
+        """A chain broke at a stage."""
+        state = self.states.get(error.stage)
+        if state is not None:
+            self._changed(state.index, "unreachable", state.layers, state.where, reason=str(error))
+
+    def _dialling(self, cause: SkippyError) -> None:
+        """Another attempt to reach stages elsewhere failed; more will follow."""
         for index, state in self.states.items():
-            if state.where != THIS_ENGINE:
-                self._changed(index, "unreachable", state.layers, state.where, reason=reason)
+            if state.state == "unreachable":
+                self._changed(index, state.state, state.layers, state.where, reason=str(cause))
+
+    async def _restart_if_lost(self, stage: LocalStage) -> None:
+        # The end of a process may be noticed later than the end of its link, and a process may hang.
+        if not (stage.running and await _answers(stage.hop)):
+            await self._start_process(stage)
+
+    async def _choose_address(self, place: int) -> None:
+        """For a stage elsewhere with standbys: the first of its addresses that answers, the present one
+        before all others. Without standbys there is nothing to choose, and the stage need not be
+        reachable from here."""
+        stage = self._plan.topology.remote[place]
+        if not stage.standby:
+            return
+        present = self._hops[place]
+        others = [Hop(url, stage.token) for url in (stage.url, *stage.standby) if url != present.url]
+        for hop in (present, *others):
+            if await _answers(hop, self._tls):
+                self._hops[place] = hop
+                return
 
     async def _lay_out(self) -> Layout:
         plan, model = self._plan, self._model
         if plan.topology.remote:
-            first = plan.topology.remote[0]
-            return remote_layout(plan, model, await probe(Hop(first.url, first.token)))
+            await self._choose_address(0)
+            return remote_layout(plan, model, await probe(self._hops[0], self._tls))
         count = stage_count(plan, model)
         balanced: tuple[int, ...] = ()
         if plan.topology.split:
@@ -181,8 +261,10 @@ class Stages:
     def _changed(
         self, index: int, state: str, layers: tuple[int, int], where: str, *, reason: str = "", pid: int = 0
     ) -> None:
+        now, old = time.monotonic(), self.states.get(index)
         event = StageState(
-            at=time.monotonic(),
+            at=now,
+            since=old.since if old is not None and old.state == state else now,
             index=index,
             state=state,
             layers=layers,

@@ -51,12 +51,25 @@ class LocalStage:
         return Hop(self.url, self.settings.token)
 
     async def start(self, progress: Progress | None = None) -> None:
-        """Start the process and wait until it listens. Raises the error that it reports, or StageLost."""
-        await self.stop()
+        """Start the process and wait until it listens. Raises the error that it reports, or StageLost.
+
+        One that is killed or hangs while it loads is started a second time.
+        """
+        await self.kill()
         self.restarts += 1
+        try:
+            await self._start(progress)
+        except StageLost:
+            if self._process is None or (self._process.returncode or -1) > 0:
+                raise  # stopped, or it ended by itself and would do so again
+            await self.kill()
+            self.restarts += 1
+            await self._start(progress)
+
+    async def _start(self, progress: Progress | None) -> None:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
+            self._process = process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "engine.stage.process",
@@ -67,20 +80,18 @@ class LocalStage:
                 # A Ctrl+C in the terminal is for the front end; stages end with their parent.
                 start_new_session=True,
             )
-        assert self._process.stdin is not None
-        self._process.stdin.write(orjson.dumps(asdict(self.settings)) + b"\n")
-        async with asyncio.timeout(TIMEOUTS.load):
-            await self._process.stdin.drain()
-            while (answer := await self._next_answer()).get("ready") is None:
-                if progress is not None and "progress" in answer:
-                    progress(*answer["progress"])
+        assert process.stdin is not None
+        process.stdin.write(orjson.dumps(asdict(self.settings)) + b"\n")
+        with contextlib.suppress(ConnectionError):  # it ended at once: reading says so
+            await process.stdin.drain()
+        try:
+            async with asyncio.timeout(TIMEOUTS.load):
+                while (answer := await self._next_answer(process)).get("ready") is None:
+                    if progress is not None and "progress" in answer:
+                        progress(*answer["progress"])
+        except TimeoutError:
+            raise self._did_not_start(f"it was not ready within {TIMEOUTS.load:g} s") from None
         self.url = answer["ready"]
-
-    async def wait(self) -> str:
-        """Wait for the process to end; returns how it ended."""
-        assert self._process is not None
-        code = await self._process.wait()
-        return f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
 
     async def stop(self) -> None:
         """End the process: by closing its standard input, by force if that is not enough."""
@@ -93,20 +104,23 @@ class LocalStage:
             async with asyncio.timeout(TIMEOUTS.stop_process):
                 await process.wait()
         except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await _kill(process)
 
-    async def _next_answer(self) -> dict[str, Any]:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
+    async def kill(self) -> None:
+        """End the process by force: it is gone already, or hangs."""
+        process, self._process = self._process, None
+        if process is not None:
+            await _kill(process)
+
+    async def _next_answer(self, process: Process) -> dict[str, Any]:
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(TIMEOUTS.load_silent):
+                line = await process.stdout.readline()
+        except TimeoutError:
+            raise self._did_not_start(f"it has been silent for {TIMEOUTS.load_silent:g} s") from None
         if not line:
-            raise StageLost(
-                f"stage {self.index} (layers {self.settings.first}:{self.settings.end}) did not start: "
-                f"{await self.wait()}",
-                hint=f"see {self.log_path}",
-            )
+            raise self._did_not_start(ending(await process.wait()))
         answer: dict[str, Any] = orjson.loads(line)
         if "error" in answer:
             fault = answer["error"]
@@ -114,3 +128,23 @@ class LocalStage:
                 f"stage {self.index}: {fault['message']}", hint=fault["hint"], code=fault["code"]
             )
         return answer
+
+    def _did_not_start(self, reason: str) -> StageLost:
+        return StageLost(
+            f"stage {self.index} (layers {self.settings.first}:{self.settings.end}) did not start: {reason}",
+            hint=f"see {self.log_path}",
+            stage=self.index,
+        )
+
+
+def ending(code: int) -> str:
+    """How a process ended, in words, from its return code."""
+    return f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
+
+
+async def _kill(process: Process) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("skippy.stage")
 
+LOADING_BEAT = 1.0  # seconds
+
+_answering = threading.Lock()
+
 Progress = Callable[[int, int], None]
 
 
@@ -43,6 +47,9 @@ class StageSettings:
     port: int = 0
     token: str = field(default="", repr=False)
     insecure: bool = False
+    tls_cert: str = ""  # PEM files; with them it listens on wss://
+    tls_key: str = ""
+    tls_ca: str = ""  # whom to trust when the next stage is at wss://; empty: the system's certificates
     threads: int = 0  # 0: all cores
     exact: bool = False
     gpu_layers: int = 0
@@ -134,9 +141,16 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT; `ready(url, info)` is called once it listens."""
     from engine.stage.service import StageService
+    from engine.transport.tls import client_context, server_context
 
-    service = StageService(worker)
-    url = await service.listen(settings.host, settings.port, token=settings.token, insecure=settings.insecure)
+    service = StageService(worker, client_context(settings.tls_ca) if settings.tls_ca else None)
+    url = await service.listen(
+        settings.host,
+        settings.port,
+        token=settings.token,
+        insecure=settings.insecure,
+        tls=server_context(settings.tls_cert, settings.tls_key) if settings.tls_cert else None,
+    )
     ready(url, service.info)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -174,9 +188,10 @@ def end_with_parent() -> None:
 
 
 def answer(message: dict[str, Any]) -> None:
-    """One JSON line to the parent."""
-    sys.stdout.buffer.write(orjson.dumps(message) + b"\n")
-    sys.stdout.buffer.flush()
+    """One JSON line to the parent, from any thread."""
+    with _answering:
+        sys.stdout.buffer.write(orjson.dumps(message) + b"\n")
+        sys.stdout.buffer.flush()
 
 
 def read_settings_line() -> dict[str, Any]:
@@ -191,6 +206,16 @@ def read_settings_line() -> dict[str, Any]:
     return settings
 
 
+def say_that_it_loads(loaded: threading.Event) -> None:
+    """Give a sign of life every second until `loaded`, so that the parent can tell slow from hung."""
+
+    def beat() -> None:
+        while not loaded.wait(LOADING_BEAT):
+            answer({"loading": True})
+
+    threading.Thread(target=beat, name="loading", daemon=True).start()
+
+
 def spawned_main() -> int:
     """Entry of a stage that an engine started; errors go back to it as a line, not to the terminal."""
     logging.basicConfig(
@@ -198,11 +223,14 @@ def spawned_main() -> int:
     )
     settings = StageSettings(**read_settings_line())
     end_with_parent()
+    loaded = threading.Event()
+    say_that_it_loads(loaded)
 
     def progress(done: int, total: int) -> None:
         answer({"progress": [done, total]})
 
     def ready(url: str, info: StageInfo) -> None:
+        loaded.set()
         answer({"ready": url, "pid": os.getpid()})
 
     try:

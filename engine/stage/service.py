@@ -8,13 +8,15 @@ complete or refused.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
+import ssl
 from collections.abc import Callable
 from dataclasses import replace
 
-from engine.errors import HandshakeRefused, SkippyError
+from engine.errors import HandshakeRefused, LinkError, ProtocolError, SkippyError, StageLost
 from engine.protocol.handshake import check_hello
 from engine.protocol.messages import (
     CancelEpoch,
@@ -30,8 +32,12 @@ from engine.stage.worker import Lane, StageWorker
 from engine.transport.link import Link
 from engine.transport.opener import open_link
 from engine.transport.server import Server, serve_links
+from engine.transport.timeouts import TIMEOUTS
 
 log = logging.getLogger("skippy.stage")
+
+LANE_QUEUE = 128
+"""Most messages of one lane that may wait for the compute thread: twice the deepest pipeline."""
 
 
 def stage_info(worker: StageWorker) -> StageInfo:
@@ -61,8 +67,10 @@ def stage_info(worker: StageWorker) -> StageInfo:
 class StageService:
     """Serves one slice to any number of chains."""
 
-    def __init__(self, worker: StageWorker) -> None:
+    def __init__(self, worker: StageWorker, tls: ssl.SSLContext | None = None) -> None:
+        """`tls`: whom to trust when the next stage of a chain is at `wss://`; None: the system's choice."""
         self.worker = worker
+        self._tls = tls
         self.info = stage_info(worker)
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count()
@@ -70,13 +78,16 @@ class StageService:
         self._returns: dict[str, Link] = {}  # chain -> return link to the coordinator
         self._server: Server | None = None
 
-    async def listen(self, host: str, port: int, *, token: str, insecure: bool = False) -> str:
+    async def listen(
+        self, host: str, port: int, *, token: str, insecure: bool = False, tls: ssl.SSLContext | None = None
+    ) -> str:
         """Start serving; returns the URL. Raises LinkError (port in use) or UsageError (unsafe bind)."""
         self._server = await serve_links(
             host,
             port,
             token=token,
             insecure=insecure,
+            ssl=tls,
             on_hello=self._welcome,
             on_link=self._serve,
             busy=lambda: (self.worker.busy_ms, self.worker.queued),
@@ -101,19 +112,28 @@ class StageService:
             return Welcome(stages=(self.info,))
         if is_last:
             return Welcome(stages=(self.info,))
+        if hello.chain in self._downstream:
+            raise HandshakeRefused(f"the chain {hello.chain} is being opened already")
         link = await self._dial_next(hello)
         self._downstream[hello.chain] = link
+        self._loop.call_later(TIMEOUTS.hello, self._drop_unclaimed, hello.chain, link)
         return Welcome(stages=(self.info, *link.welcome.stages))
 
     async def _dial_next(self, hello: Hello) -> Link:
         following, *rest = hello.route
-        onward = replace(
-            hello,
-            first_layer=self.info.end_layer,
-            stage_index=hello.stage_index + 1,
-            route=tuple(rest),
-        )
-        return await open_link(following.url, onward, token=following.token)
+        index = hello.stage_index + 1
+        onward = replace(hello, first_layer=self.info.end_layer, stage_index=index, route=tuple(rest))
+        try:
+            return await open_link(following.url, onward, token=following.token, ssl=self._tls)
+        except LinkError as error:
+            # The coordinator does not see this address fail, so the message must say which stage it is.
+            raise LinkError(f"stage {index}: {error.message}", hint=error.hint, code=error.code) from error
+
+    def _drop_unclaimed(self, chain: str, link: Link) -> None:
+        """The opener went away while its chain was being opened."""
+        if self._downstream.get(chain) is link:
+            del self._downstream[chain]
+            self._loop.create_task(link.close("nobody uses this lane"))
 
     def _serve(self, link: Link) -> None:
         """A handshake is complete: give the link its role."""
@@ -139,21 +159,28 @@ class StageService:
             busy_ms=worker.busy_ms,
             queued=worker.queued,
             sessions=worker.sessions,
+            refused_frames=self._server.refused if self._server is not None else 0,
         )
 
     def _serve_lane(self, link: Link, hello: Hello) -> None:
         downstream = self._downstream.pop(hello.chain, None)
 
         def reply(message: Message) -> None:
-            (self._returns.get(hello.chain) or link).post(message)
+            direct = self._returns.get(hello.chain)
+            if direct is None or not _posted(direct, message):
+                _posted(link, message)
 
         def forward(message: Message) -> None:
             if downstream is not None:
-                downstream.post(message)
+                _posted(downstream, message)
 
         lane = Lane(next(self._numbers), hello.stage_index, self._on_loop(forward), self._on_loop(reply))
 
         def receive(message: Message) -> None:
+            if lane.waiting >= LANE_QUEUE:
+                raise ProtocolError(
+                    f"more than {LANE_QUEUE} messages of a lane wait for the stage", code="flood"
+                )
             self.worker.submit(lane, message)
             # A cancel must overtake the windows that wait here, so it does not queue behind them.
             if isinstance(message, CancelEpoch):
@@ -176,10 +203,10 @@ class StageService:
         def lost(downstream: Link) -> None:
             if link.closed.is_set():
                 return
-            fault = f"lost stage {hello.stage_index + 1} at {downstream.address}: {downstream.reason}"
-            link.post(
-                ErrorMessage(code="stage-lost", reason=fault, stage=hello.stage_index + 1, retryable=True)
-            )
+            index = hello.stage_index + 1
+            fault = f"lost stage {index} at {downstream.address}: {downstream.reason}"
+            with contextlib.suppress(LinkError):  # it is going down as well
+                link.post(ErrorMessage(code=StageLost.code, reason=fault, stage=index, retryable=True))
             self._loop.create_task(link.close(fault))
 
         downstream.on_message = link.post
@@ -198,3 +225,13 @@ class StageService:
             self._loop.call_soon_threadsafe(run, message)
 
         return hand_over
+
+
+def _posted(link: Link, message: Message) -> bool:
+    """Send a message, or end the link: nothing that somebody waits for is dropped in silence."""
+    try:
+        link.post(message)
+    except LinkError as error:
+        link.fail(error)
+        return False
+    return True

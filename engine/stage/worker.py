@@ -52,6 +52,13 @@ class Lane:
     reply: Deliver
     cancelled: dict[int, int] = field(default_factory=dict)  # session -> newest cancelled epoch
     closed: bool = False
+    submitted: int = 0  # counted by the loop
+    taken: int = 0  # counted by the compute thread
+
+    @property
+    def waiting(self) -> int:
+        """Messages that have been handed in and not begun."""
+        return self.submitted - self.taken
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,6 +103,7 @@ class StageWorker:
             return
         if isinstance(message, ConfigureGeneration):
             lane.cancelled.pop(message.session, None)  # epochs count from 0 again
+        lane.submitted += 1
         self._jobs.put(_Job(lane, message, time.perf_counter()))
 
     def drop_lane(self, lane: Lane) -> None:
@@ -116,6 +124,7 @@ class StageWorker:
                 for session in self._sequences.sessions_of(job.lane.number):
                     self._release(job.lane, session)
                 continue
+            job.lane.taken += 1
             if job.lane.closed:
                 continue
             self._busy_since = time.monotonic()
