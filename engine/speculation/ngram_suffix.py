@@ -42,14 +42,18 @@ class NgramSuffix:
 
     def propose(self, pending: Sequence[int], budget: int) -> list[Candidate]:
         """At most `budget` tokens to follow history + pending, and no more than twice the matched length."""
+        return self.find(pending, budget)[0]
+
+    def find(self, pending: Sequence[int], budget: int) -> tuple[list[Candidate], int]:
+        """The proposal, and the position it was copied from."""
         self.observe()
         tail = recent(self._history, pending)
         end, matched = self._longest_match(tail)
         if matched < self._shortest:
-            return []
+            return [], 0
         count = min(budget, self._max_proposal, max(4, 2 * matched))
         tokens = copy_on(self._history, end, pending, count)
-        return [Candidate(token, "ngram", matched + ahead) for ahead, token in enumerate(tokens)]
+        return [Candidate(token, "ngram", matched + ahead) for ahead, token in enumerate(tokens)], end
 
     def _longest_match(self, tail: Sequence[int]) -> tuple[int, int]:
         """(position after the match, its length); length 0 when the seed never occurred."""

@@ -14,6 +14,7 @@ from engine.speculation.native_mtp import NativeMtp
 from engine.speculation.ngram_cache import NgramCache
 from engine.speculation.ngram_counts import LONGEST_NGRAM
 from engine.speculation.ngram_match import LONGEST_MATCH, NgramProposer
+from engine.speculation.ngram_resume import NgramResume
 from engine.speculation.ngram_simple import NgramSimple
 from engine.speculation.ngram_suffix import NgramSuffix
 from engine.speculation.statistics import Statistics
@@ -71,7 +72,7 @@ def make_drafter(
     text: NgramProposer | None = None
     joining: Joining = "anchored"
     if strategy == "auto":
-        text, joining = _suffix(plan, history), "best"
+        text, joining = NgramResume(history, _suffix(plan, history)), "best"
     elif strategy.endswith("-simple"):
         text = NgramSimple(history, size=plan.ngram_min, max_proposal=plan.ngram_max_proposal)
     elif strategy.endswith("-suffix"):
