@@ -6,18 +6,22 @@ There is one stream of events, and one reader of it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from engine.client.answers import Answers
 from engine.client.link import EngineLink, LinkClosed
 from engine.client.process import ENGINE_COMMAND, EngineProcess
 from engine.client.requests import GenerateRequest, cancel_request, set_request
 from engine.config.plan import RunPlan
-from engine.errors import EngineLost
-from engine.events import Event, RequestFinished
+from engine.errors import EngineLost, SkippyError
+from engine.events import EngineState, Event, EventsDropped, Notice, RequestFinished
 from engine.timeouts import TIMEOUTS, Timeouts
 
 
@@ -41,7 +45,9 @@ class RunningEngine:
 class EngineClient:
     """A connection to one engine: `async with EngineClient(LocalEngine(plan, log)) as client`.
 
-    Once the engine is gone, every method raises EngineLost until `restart`.
+    An engine that is lost in the middle of an answer is started (or attached to) again, and the same answer
+    goes on: events tell of it, and no token is told twice. Otherwise, once the engine is gone, every method
+    raises EngineLost until `restart`.
     """
 
     def __init__(self, target: LocalEngine | RunningEngine, timeouts: Timeouts = TIMEOUTS) -> None:
@@ -49,6 +55,9 @@ class EngineClient:
         self._timeouts = timeouts
         self._process: EngineProcess | None = None
         self._link: EngineLink | None = None
+        self._answers = Answers()
+        self._own: deque[Event] = deque()  # events of ours, to be told before the engine's
+        self._resuming: EngineLost | None = None  # why the engine that is being started is not the first
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -80,6 +89,10 @@ class EngineClient:
 
     async def close(self) -> None:
         """Leave. An engine that we started ends, by force if it does not in time."""
+        self._answers.forget()
+        await self._leave()
+
+    async def _leave(self) -> None:
         process, self._process = self._process, None
         link, self._link = self._link, None
         if process is not None and link is not None and link.silent:
@@ -96,10 +109,44 @@ class EngineClient:
 
     async def next_event(self) -> Event:
         """The next event of the engine. Cancelling this loses no event."""
+        while True:
+            if self._own:
+                return self._own.popleft()
+            try:
+                event = await self._open_link().next_event()
+            except LinkClosed as closed:
+                await self._begin_again(await self._lost(closed))
+                continue
+            if isinstance(event, EngineState) and self._resuming is not None:
+                await self._go_on(event, self._resuming)
+            if isinstance(event, EventsDropped):
+                self._answers.forget()
+            if self._answers.received(event):
+                return event
+
+    async def _begin_again(self, lost: EngineLost) -> None:
+        """Get another engine for the answers under way; raises why there is none."""
+        if not self._answers.lose():
+            raise lost
+        self._resuming = lost
+        text = f"{lost.message}: it is started again and the answer goes on"
+        self._own.append(Notice(at=time.monotonic(), level="warning", code=lost.code, message=text))
+        self._own.append(EngineState(at=time.monotonic(), state="recovering", detail=lost.message))
         try:
-            return await self._open_link().next_event()
-        except LinkClosed as closed:
-            raise await self._lost(closed) from None
+            await self._leave()
+            await self.open()
+        except SkippyError as error:
+            raise EngineLost(f"{lost.message}, and there is no other: {error}", hint=lost.hint) from error
+
+    async def _go_on(self, state: EngineState, lost: EngineLost) -> None:
+        """Resume the answers under way once the new engine is ready."""
+        if state.state == "failed":
+            raise EngineLost(f"{lost.message}, and the next one failed: {state.detail}", hint=lost.hint)
+        if state.state == "ready":
+            self._resuming = None
+            for message in self._answers.to_resend():
+                with contextlib.suppress(LinkClosed):
+                    await self._open_link().send(message)
 
     async def events(self) -> AsyncIterator[Event]:
         """Every event, until the engine is gone."""
@@ -108,7 +155,10 @@ class EngineClient:
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         """Send a request; yields every event up to the end of the answer, also those about other things."""
-        await self.send(request.to_dict())
+        message = request.to_dict()
+        self._answers.sent(message)
+        with contextlib.suppress(LinkClosed):  # reading says so too, and gets another engine
+            await self._open_link().send(message)
         async for event in self.events():
             yield event
             if isinstance(event, RequestFinished) and event.request == request.request:
@@ -116,7 +166,10 @@ class EngineClient:
 
     async def cancel(self, request: str) -> None:
         """Stop an answer. It still ends with `RequestFinished`."""
-        await self.send(cancel_request(request))
+        if self._resuming is None:
+            await self.send(cancel_request(request))
+        else:  # there is no engine to tell yet
+            self._own.extend(self._answers.cancelled(request))
 
     async def set_values(self, values: Mapping[str, Any]) -> None:
         """Change settings of speculation from the next window on; a wrong one is answered by a Notice."""
@@ -124,9 +177,11 @@ class EngineClient:
 
     async def send(self, message: Mapping[str, Any]) -> None:
         """Send one request."""
+        self._answers.sent(message)
         try:
             await self._open_link().send(message)
         except LinkClosed as closed:
+            self._answers.forget()
             raise await self._lost(closed) from None
 
     def _open_link(self) -> EngineLink:

@@ -141,7 +141,7 @@ class FakeEngine:
             if request.request in self.cancelled or number == request.max_tokens:
                 reason = "cancelled" if request.request in self.cancelled else "length"
                 break
-            if word == "die":
+            if word == "die" or (word == "stumble" and not request.resume):
                 os.kill(os.getpid(), signal.SIGKILL)
             if word == "hang":
                 os.kill(os.getpid(), signal.SIGSTOP)
@@ -151,6 +151,8 @@ class FakeEngine:
                 await self.send(connection, EventsDropped(count=7))
             word = word.replace("attack", "\x1b]0;title\x07")
             texts.append(word if number == 0 else f" {word}")
+            if number < len(request.resume):
+                continue
             await self.send(connection, *self.window(request.request, number, texts[-1]))
             await asyncio.sleep(0)
         result = {

@@ -16,7 +16,7 @@ from engine.client.client import EngineClient, LocalEngine, RunningEngine
 from engine.client.requests import GenerateRequest
 from engine.config.plan import RunPlan
 from engine.errors import EngineLost, LinkError, SkippyError, Unauthorized
-from engine.events import EngineState, Event, RequestFinished, TokensCommitted
+from engine.events import EngineState, Event, Notice, RequestFinished, RequestStarted, TokensCommitted
 from engine.timeouts import TIMEOUTS
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
@@ -95,6 +95,54 @@ async def test_a_killed_engine_is_named_with_its_log_and_can_be_started_again(tm
             await client.send(ask("again").to_dict())
         await client.restart()
         assert text_of(await collect(client.generate(ask("back")))) == "back"
+
+
+async def test_another_engine_goes_on_with_the_answer_of_a_killed_one(tmp_path: Path) -> None:
+    async with EngineClient(target(tmp_path)) as client:
+        first = client.pid
+        events = await collect(client.generate(ask("one two stumble three")))
+        assert client.pid != first
+        assert text_of(events) == "one two stumble three"
+        assert len([event for event in events if isinstance(event, RequestStarted)]) == 1
+        notices = [event for event in events if isinstance(event, Notice)]
+        assert [(notice.level, notice.code) for notice in notices] == [("warning", "engine-lost")]
+        assert "killed by signal 9" in notices[0].message
+        finished = events[-1]
+        assert isinstance(finished, RequestFinished)
+        assert finished.result["text"] == "one two stumble three"
+
+
+async def test_an_engine_that_was_killed_while_idle_is_replaced_for_the_next_answer(tmp_path: Path) -> None:
+    async with EngineClient(target(tmp_path)) as client:
+        os.kill(client.pid, signal.SIGKILL)
+        assert text_of(await collect(client.generate(ask("still here")))) == "still here"
+
+
+async def test_a_fresh_engine_is_told_the_changed_settings(tmp_path: Path) -> None:
+    async with EngineClient(target(tmp_path)) as client:
+        await client.set_values({"strategy": "mtp"})
+        finished = (await collect(client.generate(ask("one stumble two"))))[-1]
+    assert isinstance(finished, RequestFinished)
+    assert finished.result["strategy"] == "mtp"
+
+
+async def test_an_answer_is_not_resumed_when_tokens_are_missing(tmp_path: Path) -> None:
+    async with EngineClient(target(tmp_path)) as client:
+        with pytest.raises(EngineLost):
+            await collect(client.generate(ask("one drop stumble")))
+
+
+async def test_cancelling_while_another_engine_starts_ends_the_answer(tmp_path: Path) -> None:
+    async with EngineClient(target(tmp_path)) as client:
+        events: list[Event] = []
+        async for event in client.generate(ask("one two stumble three")):
+            events.append(event)
+            if isinstance(event, Notice):
+                await client.cancel("r1")
+    finished = events[-1]
+    assert isinstance(finished, RequestFinished)
+    assert finished.finish_reason == "cancelled"
+    assert finished.result["token_ids"] == [0, 1]
 
 
 async def test_an_engine_that_hangs_is_as_good_as_dead(tmp_path: Path) -> None:
