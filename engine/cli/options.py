@@ -21,14 +21,14 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"{self.prog} --help lists what there is")
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        parsed, unknown = self.parse_known_args(args, namespace)
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             known = [flag for flag in self._option_string_actions if flag.startswith("--")]
             raise UsageError(
                 f"unknown option {unknown[0]}", hint=nearest(unknown[0].partition("=")[0], known)
             )
-        return parsed
+        return parsed, unknown
 
 
 def add_settings(parser: argparse.ArgumentParser, tables: Iterable[str] = TABLES) -> None:

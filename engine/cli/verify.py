@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from engine.compute.verify import VerifyReport, verify_split
-from engine.config.settings import SETTINGS
+from engine.config.settings import SETTINGS, Setting
 from engine.errors import EXIT_FAILED, EXIT_OK, CutRefused, UsageError
 from engine.model.demo import resolve_model
 from engine.model.file import ModelFile
@@ -19,11 +19,14 @@ from engine.protocol.messages import WireType
 def run_verify(model_name: str, splits: str | None, wire: str | None, *, as_json: bool) -> int:
     """Print what was found; 1 on any difference with the f32 wire. Without `splits`: every cut in two."""
     model = ModelFile.open(resolve_model(model_name))
-    wire_type = WireType(_parsed("wire", wire) if wire is not None else WireType.F32)
+    wire_type = WireType(_parsed("--wire", SETTINGS["wire"], wire) if wire is not None else WireType.F32)
     if splits is None:
         reports, refused = _every_cut(model, wire_type)
     else:
-        reports, refused = [verify_split(model, _parsed("split", splits), wire_type)], []
+        reports, refused = (
+            [verify_split(model, _parsed("--splits", SETTINGS["split"], splits), wire_type)],
+            [],
+        )
     summary = _summary(reports)
     if splits is None:
         summary["refused"] = refused
@@ -35,11 +38,11 @@ def run_verify(model_name: str, splits: str | None, wire: str | None, *, as_json
     return EXIT_FAILED if differs and wire_type is WireType.F32 else EXIT_OK
 
 
-def _parsed(name: str, text: str) -> Any:
+def _parsed(flag: str, setting: Setting, text: str) -> Any:
     try:
-        return SETTINGS[name].kind.parse(text)
+        return setting.kind.parse(text)
     except ValueError as error:
-        raise UsageError(f"--{name} {error}") from error
+        raise UsageError(f"{flag} {error}") from error
 
 
 def _every_cut(model: ModelFile, wire: WireType) -> tuple[list[VerifyReport], list[int]]:

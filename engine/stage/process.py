@@ -151,11 +151,11 @@ async def serve(
         insecure=settings.insecure,
         tls=server_context(settings.tls_cert, settings.tls_key) if settings.tls_cert else None,
     )
-    ready(url, service.info)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
+    ready(url, service.info)
     try:
         await stopped.wait()
     finally:
