@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 
@@ -28,8 +29,7 @@ class Chain:
         edges = [0, *cuts, model.n_layers]
         slices = [whole_model(model)]
         if cuts:
-            pairs = zip(edges, edges[1:], strict=False)
-            slices = [ensure_slice(model, first, end, cache_dir=cache_dir) for first, end in pairs]
+            slices = [ensure_slice(model, first, end, cache_dir=cache_dir) for first, end in pairwise(edges)]
         embeddings = EmbeddingTable(model, slices[0].rules.input_scale)
         self._opened = ExitStack()
         self.stages: list[Stage] = []
@@ -53,7 +53,7 @@ class Chain:
         settings = ConfigureGeneration(seq, sampling or SamplingSettings(), prompt, strategy)
         self.tail.configure(seq, settings)
 
-    def prefill(self, tokens: Sequence[int], *, start: int = 0, rows: int = 64, seq: int = 0) -> None:
+    def prefill(self, tokens: Sequence[int], *, start: int = 0, rows: int = 32, seq: int = 0) -> None:
         """Prefill in chunks of `rows`; the token after a chunk is only known if it is in `tokens`."""
         for at in range(0, len(tokens), rows):
             chunk = tokens[at : at + rows]
@@ -70,7 +70,7 @@ class Chain:
         return self.tail.stage.all_logits().copy()
 
     def generate(self, prompt: Sequence[int], n: int, budget: int = 0) -> tuple[list[int], int]:
-        """`n` tokens after the prompt, with windows of the drafts that come; and how many drafts were right."""
+        """`n` tokens after the prompt, in windows of the drafts that come; and how many were right."""
         self.prefill(prompt[:-1])
         position, window = len(prompt) - 1, [prompt[-1]]
         said: list[int] = []

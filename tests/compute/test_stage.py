@@ -105,7 +105,7 @@ def test_a_full_context_is_an_error_and_changes_nothing(whole: Stage) -> None:
 
 
 def test_more_rows_than_the_batch_are_refused_before_llama_cpp_asserts(whole: Stage, middle: Stage) -> None:
-    with pytest.raises(ProtocolError, match="33 rows .* 1 to 32"):
+    with pytest.raises(ProtocolError, match=r"33 rows .* 1 to 32"):
         whole.forward(0, 0, tokens=TOKENS[:33])
     with pytest.raises(ProtocolError, match="0 rows"):
         whole.forward(0, 0, tokens=[])
@@ -191,7 +191,7 @@ def test_a_closed_stage_raises_instead_of_crashing(tiny: TinyModels) -> None:
 def test_a_file_that_cannot_be_loaded_gives_llama_cpps_reason(tiny: TinyModels, tmp_path: Path) -> None:
     path = tmp_path / "broken.gguf"
     path.write_bytes(tiny("llama").path.read_bytes()[:-4000])
-    with pytest.raises(BackendError, match="cannot load .*broken.gguf: .*(tensor|data|bounds|read)"):
+    with pytest.raises(BackendError, match=r"cannot load .*broken.gguf: .*(tensor|data|bounds|read)"):
         Stage(replace(whole_model(tiny("llama")), path=path), OPTIONS)
 
 
