@@ -1,0 +1,88 @@
+"""What speculation is worth in simulated time, on the measured costs of the default model.
+
+The simulation is deterministic, so these are statements about the policy and not about this machine.
+"""
+
+from __future__ import annotations
+
+from statistics import mean
+
+import pytest
+
+from engine.config.plan import WINDOW_POLICIES
+from engine.speculation.costs import CostModel
+from engine.speculation.goodput import EXPLORE
+from tests.speculation.workloads import copy, novel, rename, simulate, speedup
+
+SEEDS = range(4)
+
+
+@pytest.mark.parametrize("rtt_ms", [0, 5, 20, 100])
+@pytest.mark.parametrize("acceptance", [0.3, 0.63])
+def test_text_that_cannot_be_copied_is_never_much_slower(rtt_ms: float, acceptance: float) -> None:
+    assert min(speedup(novel(s), rtt_ms, "auto", seed=s, acceptance=acceptance) for s in SEEDS) >= 0.97
+
+
+@pytest.mark.parametrize("rtt_ms", [0, 5, 20, 100])
+def test_text_without_a_head_or_a_copy_is_decoded_plainly(rtt_ms: float) -> None:
+    assert speedup(novel(0), rtt_ms, "auto", acceptance=None) == pytest.approx(1.0, abs=0.001)
+
+
+def test_mtp_pays_at_20_ms() -> None:
+    assert mean(speedup(novel(s), 20, "mtp", seed=s) for s in SEEDS) >= 1.08
+    assert mean(speedup(novel(s), 20, "mtp", seed=s, acceptance=0.84) for s in SEEDS) >= 1.2
+
+
+def test_mtp_pays_more_at_100_ms() -> None:
+    assert mean(speedup(novel(s), 100, "mtp", seed=s) for s in SEEDS) >= 1.6
+
+
+def test_deeper_drafts_are_asked_for_where_they_pay() -> None:
+    for rtt_ms, shortest, longest in ((0, 0, 0), (20, 1, 2), (100, 3, 4)):
+        result = simulate(novel(1), rtt_ms, "mtp")
+        budgets = sorted(window.draft_budget for window in result.plans)
+        assert shortest <= budgets[len(budgets) // 2] <= longest
+
+
+@pytest.mark.parametrize("strategy", ["ngram-simple", "ngram-suffix", "auto"])
+def test_copies_are_fast_and_keep_the_pipeline_full(strategy: str) -> None:
+    for seed in SEEDS:
+        result = simulate(copy(seed), 20, strategy, seed=seed)
+        plain = simulate(copy(seed), 20, "disabled", seed=seed)
+        assert plain.elapsed_ms / result.elapsed_ms >= 4.0
+        assert result.loop.statistics.pipeline.occupancy >= 0.95
+
+
+@pytest.mark.parametrize("strategy", ["ngram-suffix", "auto"])
+def test_edited_copies_are_fast(strategy: str) -> None:
+    assert min(speedup(rename(s), 20, strategy, seed=s) for s in SEEDS) >= 2.0
+
+
+def test_copies_pay_even_without_a_network() -> None:
+    assert min(speedup(copy(s), 0, "auto", seed=s) for s in SEEDS) >= 1.5
+
+
+@pytest.mark.parametrize("policy", WINDOW_POLICIES)
+@pytest.mark.parametrize("strategy", ["ngram-simple", "ngram-cache", "ngram-suffix"])
+def test_copyable_text_gets_several_windows_under_way(policy: str, strategy: str) -> None:
+    """C12: a 30 ms link, depth 4; on average more than one of the first ten windows is under way."""
+    result = simulate(copy(0), 30, strategy, window_policy=policy)
+    first = result.plans[:10]
+    assert mean(window.in_flight for window in first) > 1
+    assert max(window.in_flight for window in first) >= 3
+    assert result.loop.statistics.to_json()["pipeline"]["occupancy"] > 0.9
+
+
+def test_what_was_learnt_of_the_machines_serves_the_next_request() -> None:
+    costs = CostModel()
+    first = simulate(copy(0), 20, "ngram-suffix", costs=costs)
+    again = simulate(copy(0), 20, "ngram-suffix", costs=costs)
+    assert again.elapsed_ms < first.elapsed_ms
+
+
+def test_exploring_costs_about_a_hundredth() -> None:
+    """Where drafts are useless, what they cost is what it takes to see it."""
+    plain = simulate(novel(2), 20, "disabled")
+    result = simulate(novel(2), 20, "mtp", acceptance=0.0)
+    assert result.loop.statistics.probes > 0
+    assert result.elapsed_ms < plain.elapsed_ms * (1 + 2 * EXPLORE)
