@@ -84,7 +84,6 @@ def test_a_system_message_comes_before_the_prompt_unless_raw(
         (["--model", "failing", "x"], 1, "the model is broken; try another one"),
         (["refuse"], 1, "the prompt is too long; shorten it"),
         (["misuse"], 2, "the prompt is too long; shorten it"),
-        (["now die"], 1, "the engine was killed by signal 9; see "),
         (["--window-min", "0", "x"], 2, "--window-min must be a whole number between 1 and 256"),
         (["--widnow-min", "2", "x"], 2, "did you mean --window-min?"),
         (["--strategy"], 2, "expected one argument"),
@@ -100,6 +99,16 @@ def test_a_failure_is_one_line_with_the_next_step(
     assert done.returncode == code
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_an_engine_that_is_lost_again_and_again_is_given_up(prompt: Callable[..., Done]) -> None:
+    done = prompt("now die")
+    assert done.returncode == 1
+    assert done.stdout == "now\n"
+    *warnings, error = done.stderr.splitlines()
+    assert "the engine was killed by signal 9; see " in error
+    assert len(warnings) == 3
+    assert all("it is started again" in line for line in warnings)
     assert done.stderr.startswith("skippy-prompt: ")
 
 
