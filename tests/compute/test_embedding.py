@@ -14,10 +14,8 @@ from engine.errors import ModelFileError, ProtocolError
 from engine.model.file import ModelFile
 
 N_EMBD, N_VOCAB = 512, 40
-TYPES = [
-    Type.F32, Type.F16, Type.BF16, Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q2_K, Type.Q3_K,
-    Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.IQ4_NL, Type.IQ4_XS, Type.IQ3_S, Type.MXFP4, Type.TQ1_0,
-]  # fmt: skip
+NAMES = "F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS IQ3_S MXFP4 TQ1_0"
+TYPES = [Type[name] for name in NAMES.split()]
 
 
 def model_with(kind: Type, path: Path, tensor: str = "token_embd.weight") -> ModelFile:

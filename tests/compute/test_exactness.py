@@ -31,17 +31,21 @@ def largest_differences(stage: Stage, tokens: list[int], cached: int, widths: tu
 
 @pytest.mark.model
 @pytest.mark.parametrize(
-    "options",
-    [ComputeOptions(context=768), ComputeOptions(context=768, threads=2, exact=True)],
+    ("options", "cached"),
+    [
+        (ComputeOptions(context=560), (100, 530)),
+        (ComputeOptions(context=560, threads=2, exact=True), (530,)),
+    ],
     ids=["one thread", "exact with two threads"],
 )
 def test_windows_of_the_default_model_equal_single_rows(
-    demo: ModelFile, text_tokens: list[int], options: ComputeOptions
+    demo: ModelFile, text_tokens: list[int], options: ComputeOptions, cached: tuple[int, ...]
 ) -> None:
+    """Beyond 512 cells llama.cpp splits the attention of a single row among its threads."""
     stage = Stage(whole_model(demo), options)
     assert stage.row_exact
-    for cached in (100, 530):  # beyond 512 cells llama.cpp splits the attention of a single row
-        assert largest_differences(stage, text_tokens, cached, (1, 2, 3, 4, 5, 6)) == [0.0] * 6
+    for length in cached:
+        assert largest_differences(stage, text_tokens, length, (1, 2, 3, 4, 5, 6)) == [0.0] * 6
     stage.close()
 
 
