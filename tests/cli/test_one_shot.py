@@ -121,6 +121,16 @@ def test_an_unexpected_fault_is_one_line_and_its_traceback_is_in_a_file(tmp_path
     assert "Traceback" in log.read_text()
 
 
+def test_an_engine_that_dies_again_and_again_is_given_up_and_the_partial_answer_kept(
+    prompt: Callable[..., Done],
+) -> None:
+    done = prompt("now die")
+    *warnings, last = done.stderr.splitlines()
+    assert (done.stdout, done.returncode) == ("now\n", 1)
+    assert all(line.startswith("skippy-prompt: warning: the engine was killed") for line in warnings)
+    assert last.startswith("skippy-prompt: the engine was killed by signal 9; see ")
+
+
 def test_json_of_a_lost_engine_holds_what_was_received(prompt: Callable[..., Done]) -> None:
     done = prompt("--json", "one two die")
     result = json.loads(done.stdout)
