@@ -39,6 +39,9 @@ log = logging.getLogger("skippy.chain")
 RETURN_LINK = "return-link"
 """Code of warnings, and of the loss of a chain, that are about the return link alone."""
 
+_LANE_BROKEN = frozenset({StageLost.code, "checksum"})
+"""Codes of errors after which another lane can go on with the answer."""
+
 _lane_numbers = itertools.count()
 
 
@@ -212,7 +215,7 @@ class Chain:
     def _receive(self, message: Message, route: str) -> None:
         if self.lost is not None or self._closing:
             return  # whatever it is, the answer goes on, or went on, without this lane
-        if isinstance(message, ErrorMessage) and message.code == StageLost.code:
+        if isinstance(message, ErrorMessage) and message.code in _LANE_BROKEN:
             self._lose(StageLost(message.reason, stage=message.stage))
             return
         self._on_message(message, route)

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 
 from engine.errors import LinkError, SkippyError
 from engine.protocol import codec
+from engine.protocol.checksum import CHECKSUM_BYTES, seal, unseal
 from engine.protocol.connection import Connection
 from engine.protocol.heartbeat import Heartbeat
 from engine.protocol.messages import ErrorMessage, Hello, LinkEmulation, Message, Ping, Pong, Welcome
@@ -250,10 +251,11 @@ class Link:
         return self._socket.buffered + backlog
 
     def _transmit(self, frame: bytes) -> None:
+        data = seal(frame)
         if self._outgoing is None:
-            self._socket.send(frame)
+            self._socket.send(data)
         else:
-            self._outgoing.push(frame, heartbeat=codec.is_heartbeat(frame))
+            self._outgoing.push(data, heartbeat=codec.is_heartbeat(frame))
 
     def _hang_up(self, code: int, reason: str) -> None:
         if self._outgoing is not None:
@@ -266,7 +268,7 @@ class Link:
 
     def _begin(self) -> None:
         """The handshake is done: larger frames may come, and heartbeats start."""
-        self._socket.set_max_message(self._connection.max_frame_bytes)
+        self._socket.set_max_message(self._connection.max_frame_bytes + CHECKSUM_BYTES)
         if self._lines is not None:
             self._outgoing, self._incoming = self._lines
         self._heartbeat.heard(time.monotonic())
@@ -285,7 +287,7 @@ class Link:
         if self.error is not None or self.closed.is_set():
             return  # what follows a violation is not looked at
         try:
-            message = self._connection.receive(data)
+            message = self._connection.receive(unseal(data))
             self._dispatch(message)
         except SkippyError as error:
             if not self._greeting.done():

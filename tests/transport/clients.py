@@ -8,7 +8,9 @@ import os
 import struct
 from dataclasses import replace
 
-from engine.protocol.messages import ConfigureGeneration
+from engine.protocol.checksum import seal
+from engine.protocol.codec import encode
+from engine.protocol.messages import ConfigureGeneration, Message
 from tests.transport.conftest import PATIENT, Network, Stage
 
 CONFIGURE = ConfigureGeneration(1)
@@ -76,3 +78,8 @@ class Raw:
 
     def close(self) -> None:
         self.writer.transport.abort()
+
+
+def sealed(message: Message) -> bytes:
+    """A message as it stands in a WebSocket frame."""
+    return seal(encode(message))

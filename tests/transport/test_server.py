@@ -16,7 +16,7 @@ from engine.protocol.limits import FIRST_FRAME_BYTES
 from engine.protocol.messages import PROTOCOL_VERSION, Hello, Stop, Welcome
 from engine.transport import open_link
 from tests.protocol.samples import HELLO, window
-from tests.transport.clients import BRISK, CONFIGURE, Raw, refusals, works
+from tests.transport.clients import BRISK, CONFIGURE, Raw, refusals, sealed, works
 from tests.transport.conftest import PATIENT, Network
 
 # --- tokens -------------------------------------------------------------------------------------------------
@@ -71,15 +71,15 @@ async def test_the_refusal_is_http_401(network: Network) -> None:
 async def test_frames_sent_along_with_a_refused_upgrade_are_not_looked_at(network: Network) -> None:
     stage = await network.serve(token="secret")
     raw = await Raw.connect(stage)
-    raw.frame(encode(HELLO))
+    raw.frame(sealed(HELLO))
     early = raw.upgrade()
-    raw.frame(encode(HELLO))
+    raw.frame(sealed(HELLO))
     with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
         await early  # the frame before the request makes it no HTTP at all
     raw = await Raw.connect(stage)
     request = asyncio.create_task(raw.upgrade())
     await asyncio.sleep(0)
-    raw.frame(encode(HELLO))
+    raw.frame(sealed(HELLO))
     assert b"401" in await request
     await raw.rest()
     assert stage.hellos == []
@@ -123,7 +123,7 @@ async def test_another_version_is_told_so(network: Network) -> None:
     stage = await network.serve(timeouts=BRISK)
     raw = await Raw.connect(stage)
     await raw.upgrade()
-    raw.frame(bytes([PROTOCOL_VERSION + 1]) + encode(HELLO)[1:])
+    raw.frame(bytes([PROTOCOL_VERSION + 1]) + sealed(HELLO)[1:])
     answer = await raw.rest()
     assert f"protocol version {PROTOCOL_VERSION + 1}, this side {PROTOCOL_VERSION}".encode() in answer
     raw.close()
@@ -188,11 +188,11 @@ async def test_what_is_no_upgrade_is_dropped_quietly(
 
 
 BAD_FRAMES = {
-    "no hello first": encode(Stop(1)),
+    "no hello first": sealed(Stop(1)),
     "nonsense": b"nonsense",
     "empty": b"",
-    "too large for a first frame": encode(HELLO) + b" " * FIRST_FRAME_BYTES,
-    "truncated": encode(HELLO)[:-1],
+    "too large for a first frame": sealed(HELLO) + b" " * FIRST_FRAME_BYTES,
+    "truncated": sealed(HELLO)[:-1],
 }
 
 
@@ -223,7 +223,7 @@ async def test_fragments_are_put_together_but_not_without_end(network: Network) 
     stage = await network.serve(timeouts=BRISK)
     raw = await Raw.connect(stage)
     await raw.upgrade()
-    hello = encode(HELLO)
+    hello = sealed(HELLO)
     raw.frame(hello[:10], fin=False)
     raw.frame(hello[10:20], opcode=0, fin=False)
     raw.frame(hello[20:], opcode=0)
@@ -282,6 +282,20 @@ async def test_frames_out_of_order_are_refused(network: Network) -> None:
     await refusals(stage, 4)
 
 
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.99])
+async def test_a_frame_that_was_changed_on_the_way_is_refused(network: Network, place: float) -> None:
+    stage = await network.serve()
+    raw = await Raw.connect(stage)
+    await raw.upgrade()
+    frame = bytearray(sealed(HELLO))
+    frame[int(place * len(frame))] ^= 1
+    raw.frame(bytes(frame))
+    assert b"damaged" in await raw.rest()
+    raw.close()
+    assert stage.hellos == []
+    await works(network, stage)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(frames=st.lists(st.binary(max_size=100), min_size=1, max_size=5), good=st.booleans())
 def test_fuzzed_clients_leave_the_stage_in_working_order(
@@ -293,7 +307,7 @@ def test_fuzzed_clients_leave_the_stage_in_working_order(
         raw = await Raw.connect(stage)
         await raw.upgrade()
         if good:
-            raw.frame(encode(HELLO))
+            raw.frame(sealed(HELLO))
         for frame in frames:
             raw.frame(frame)
         await asyncio.sleep(0)
