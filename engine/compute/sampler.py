@@ -58,22 +58,31 @@ class Sampler:
 
     def draw(self, logits: Logits, tokens: Sequence[int], position: int) -> int:
         """The token at `position`, from the logits (n_vocab) after `tokens[:position]`."""
-        scores = logits.copy()  # the array is llama.cpp's
-        if len(self._bias):
-            np.add.at(scores, self._bias_tokens, self._bias)
-        if self._penalises:
-            self._penalise(scores, tokens, position)
+        settings = self._settings
+        scores = self.scores(logits, tokens, position)
+        if settings.temperature <= 0:
+            likeliest = int(scores.argmax())
+            if self._grammar is None or self._grammar.allows(likeliest, tokens, position):
+                return likeliest  # checking one token takes microseconds, a vocabulary milliseconds
         if self._grammar is not None:
             self._grammar.mask(scores, tokens, position)
-        settings = self._settings
-        if settings.temperature <= 0:
-            return int(scores.argmax())
-        candidates = self._filter(scores)
+            if settings.temperature <= 0:
+                return int(scores.argmax())
+        candidates = self.filter(scores)
         if candidates is not None:
             scores = scores[candidates]
         weights = np.exp((scores - scores.max()) / np.float32(settings.temperature))
         chosen = pick(weights, self._random(position))
         return chosen if candidates is None else int(candidates[chosen])
+
+    def scores(self, logits: Logits, tokens: Sequence[int], position: int) -> Logits:
+        """A copy of the logits with bias and penalties applied."""
+        scores = logits.copy()  # the array is llama.cpp's
+        if len(self._bias):
+            np.add.at(scores, self._bias_tokens, self._bias)
+        if self._penalises:
+            self._penalise(scores, tokens, position)
+        return scores
 
     def trim(self, keep: int) -> None:
         """Forget state that depends on positions from `keep` on."""
@@ -96,7 +105,7 @@ class Sampler:
         values = np.where(values <= 0, values * repeat, values / repeat)
         scores[seen] = values - (count * np.float32(settings.frequency_penalty) + settings.presence_penalty)
 
-    def _filter(self, scores: Logits) -> NDArray[np.intp] | None:
+    def filter(self, scores: Logits) -> NDArray[np.intp] | None:
         """Token ids that pass top-k, top-p and min-p; None if none of them is set."""
         settings = self._settings
         k = settings.top_k if 0 < settings.top_k < len(scores) else len(scores)

@@ -79,15 +79,21 @@ class Tail:
         tokens: Sequence[int],
         hidden: NDArray[np.float32] | None,
         draft_budget: int,
+        *,
+        last_only: bool = False,
     ) -> tuple[tuple[int, ...], Draft | None]:
         """The target's own token after every row of a window, and a draft of up to `draft_budget` tokens.
+
+        With `last_only` after the last row alone: the end of a prompt.
 
         The draft follows the tokens that agree with the predictions and the prediction after them. That is a
         guess at what the coordinator will commit; it says so in `position` and `after_token`.
         """
         state = self._state(seq)
         wants_draft = draft_budget > 0 and self._head is not None
-        self._run(seq, start, tokens, hidden, "all", state.drafts or wants_draft)
+        self._run(seq, start, tokens, hidden, "last" if last_only else "all", state.drafts or wants_draft)
+        if last_only:
+            start, tokens = start + len(tokens) - 1, tokens[-1:]
         predictions = self._predict(state, start, len(tokens))
         if not wants_draft:
             return predictions, None
@@ -117,7 +123,7 @@ class Tail:
         start: int,
         tokens: Sequence[int],
         hidden: NDArray[np.float32] | None,
-        logits: Literal["all", "none"],
+        logits: Literal["all", "last", "none"],
         record: bool,
     ) -> None:
         state = self._state(seq)
