@@ -65,7 +65,8 @@ def test_a_trim_restores_the_state_of_any_position(vocabulary: LoadedModel, toke
 def test_a_draft_that_breaks_the_grammar_is_no_crash(vocabulary: LoadedModel, tokenizer: Tokenizer) -> None:
     n_vocab = vocabulary.n_vocab
     grammar = Grammar('root ::= "a" "b"*', vocabulary.vocabulary, n_vocab, 0)
-    wrong, right = (tokenizer.encode(text, special=False) for text in ("az", "ab"))
+    a, b, z = (tokenizer.encode(text, special=False) for text in "abz")
+    wrong, right = a + z, a + b
     scores = np.zeros(n_vocab, dtype=np.float32)
     assert not grammar.mask(scores, wrong, len(wrong))
     assert not scores.any()
