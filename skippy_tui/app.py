@@ -77,6 +77,7 @@ class SkippyApp(App[None]):
             "origin-correction": "#d75f5f",
             "origin-free": "#d7af5f",
             "track": "#303030",
+            "edge": "#4a4a4a",
             "window-even": "#5fafd7",
             "window-odd": "#3a7ca5",
         }

@@ -56,6 +56,7 @@ class Command:
             f"app.command('{self.name}')",
             self.footer or self.help,
             show=bool(self.footer),
+            priority=self.key != "escape",  # a text area has other uses for some of these keys
             key_display=self.key_shown.replace("Ctrl+", "^"),
         )
 

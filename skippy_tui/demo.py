@@ -99,7 +99,9 @@ def unreachable() -> list[Event]:
             rtt_ms=18.4,
             restarts=1,
         ),
-        Notice(at=START + 2, level="warning", code="stage-lost", message="stage 1 at 10.0.0.7:9000 is silent"),
+        Notice(
+            at=START + 2, level="warning", code="stage-lost", message="stage 1 at 10.0.0.7:9000 is silent"
+        ),
         EngineState(at=START + 2, state="recovering", detail="dialling 10.0.0.7:9000 again"),
     ]
 
@@ -176,7 +178,11 @@ class Simulation:
         if not self.speculate:
             return ()
         copying = 24 < self.done < 110  # inside the code that the prompt held as well
-        return (("mtp", 1), ("ngram", self.rng.choice((4, 6, 7)))) if copying else (("mtp", self.rng.choice((1, 2))),)
+        return (
+            (("mtp", 1), ("ngram", self.rng.choice((4, 6, 7))))
+            if copying
+            else (("mtp", self.rng.choice((1, 2))),)
+        )
 
     def _reply(self, flight: Flight) -> None:
         self.now = flight.returns
@@ -237,7 +243,7 @@ def _reason(sources: Sequence[tuple[str, int]]) -> str:
 def answer(request: GenerateRequest, text: str = ANSWER, speculate: bool | None = None) -> list[Event]:
     """Every event of an answer to a request."""
     strategy = request.strategy or "auto"
-    texts = re.findall(r"\s?\w+|\n\s*|\s?[^\w\s]", text)
+    texts = re.findall(r"\n\s*|\s?\w+|\s?[^\w\s]|\s+", text)
     simulation = Simulation(
         request.request,
         texts,
@@ -296,7 +302,9 @@ def finished(request: str, events: Sequence[Event], reason: str = "stop") -> Req
         ],
         "events": [],
     }
-    return RequestFinished(at=moments[-1] if moments else START, request=request, finish_reason=reason, result=result)
+    return RequestFinished(
+        at=moments[-1] if moments else START, request=request, finish_reason=reason, result=result
+    )
 
 
 def _counts(events: Sequence[Event]) -> dict[str, Any]:
@@ -330,16 +338,17 @@ def _counts(events: Sequence[Event]) -> dict[str, Any]:
 
 
 Script = Callable[[GenerateRequest], list[Event]]
+Hold = Callable[[Sequence[Event]], int]
 
 
 class ScriptedClient:
     """A client of no engine: gives out `startup`, and for each request what `script` says.
 
-    With `hold`, an answer stops after so many events until it is cancelled or `go_on` is called.
+    With `hold`, an answer stops after as many of its events as it returns, until it is cancelled or `go_on` is called.
     """
 
     def __init__(
-        self, startup: Sequence[Event] | None = None, script: Script = answer, hold: int | None = None
+        self, startup: Sequence[Event] | None = None, script: Script = answer, hold: Hold | None = None
     ) -> None:
         self.sent: list[Mapping[str, Any]] = []  # every request, for tests to look at
         self.values: dict[str, Any] = {}  # settings that were changed
@@ -370,7 +379,7 @@ class ScriptedClient:
         if message["op"] != "generate":
             return
         events = self._script(GenerateRequest.from_dict(message))
-        hold = len(events) if self._hold is None else self._hold
+        hold = len(events) if self._hold is None else self._hold(events)
         self._played, self._held = events[:hold], events[hold:]
         self.put(*self._played)
 
@@ -381,6 +390,16 @@ class ScriptedClient:
 
     async def set_values(self, values: Mapping[str, Any]) -> None:
         self.values |= values
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether everything that was said has been read."""
+        return self._events.empty()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no part of an answer is held back."""
+        return not self._held
 
     def put(self, *events: Event) -> None:
         """Let the engine say something."""

@@ -118,11 +118,15 @@ def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
         return flags
     if arguments.topology is not None:
         if flags["remote"] is not None:
-            raise UsageError("--stage and --topology exclude each other", hint="name all stages in one of them")
+            raise UsageError(
+                "--stage and --topology exclude each other", hint="name all stages in one of them"
+            )
         flags["remote"] = read_topology_file(Path(arguments.topology).expanduser())
     if arguments.token_file is not None:
         if not flags["remote"]:
-            raise UsageError("--token-file needs --stage, --topology or --attach", hint="local stages need none")
+            raise UsageError(
+                "--token-file needs --stage, --topology or --attach", hint="local stages need none"
+            )
         stages = [{"url": stage} if isinstance(stage, str) else stage for stage in flags["remote"]]
         flags["remote"] = tuple({"token_file": arguments.token_file, **stage} for stage in stages)
     return flags

@@ -101,6 +101,7 @@ def read_theme(path: Path) -> tuple[Theme, str]:
     }
     variables |= {
         "track": _shade(known, 0.10, dark),
+        "edge": _shade(known, 0.24, dark),
         "window-even": colors["primary"],
         "window-odd": _shade({**known, "foreground": colors["primary"]}, 0.62, dark),
         "footer-key-foreground": known.get("accent", colors["primary"]),

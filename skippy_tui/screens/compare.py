@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
@@ -16,6 +16,7 @@ from engine.errors import SkippyError
 from engine.view import Request
 from skippy_tui import figures
 from skippy_tui.controller import Controller
+from skippy_tui.widgets.follow import FollowScroll
 from skippy_tui.widgets.messages import AnswerMessage
 
 REFRESH_SECONDS = 0.1
@@ -32,9 +33,10 @@ class Side(Vertical):
         self._drawn = 0
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(can_focus=False) as scroll:
-            scroll.anchor()
-            yield AnswerMessage()
+        answer = AnswerMessage()
+        answer.can_focus = False
+        with FollowScroll():
+            yield answer
         yield Static("waits for its turn", classes="side-figures")
 
     def draw(self, request: Request) -> None:
@@ -72,7 +74,8 @@ class CompareScreen(ModalScreen[None]):
             dialog.border_title = "compare"
             dialog.border_subtitle = "Esc closes"
             yield Static(
-                Content.assemble(("prompt  ", "$foreground-muted"), one_line(self._prompt)), id="compare-prompt"
+                Content.assemble(("prompt  ", "$foreground-muted"), one_line(self._prompt)),
+                id="compare-prompt",
             )
             with Horizontal():
                 yield Side("plain")
@@ -92,7 +95,7 @@ class CompareScreen(ModalScreen[None]):
         self.dismiss()
 
     def action_scroll_both(self, step: int) -> None:
-        for scroll in self.query(VerticalScroll):
+        for scroll in self.query(FollowScroll):
             scroll.scroll_relative(y=step, animate=False)
 
     def _tick(self) -> None:

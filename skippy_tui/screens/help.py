@@ -15,7 +15,7 @@ from textual.widgets import Markdown, Static
 from skippy_tui.commands import COMMANDS
 
 KEY_WIDTH = 9
-USAGE_WIDTH = 32
+USAGE_WIDTH = 26
 
 
 class HelpScreen(ModalScreen[None]):
@@ -34,8 +34,7 @@ class HelpScreen(ModalScreen[None]):
             dialog.border_title = "help"
             dialog.border_subtitle = "Esc closes"
             with VerticalScroll():
-                for text in self._texts():
-                    yield Markdown(text)
+                yield Markdown("\n".join(self._texts()))
                 yield Static(_all_commands(), id="help-commands")
 
     def _texts(self) -> list[str]:
@@ -66,7 +65,7 @@ def _all_commands() -> Content:
         lines.append(
             Content.assemble(
                 (command.key_shown.ljust(KEY_WIDTH), "bold $accent"),
-                command.usage.ljust(USAGE_WIDTH),
+                command.usage.ljust(USAGE_WIDTH - 1) + " ",
                 (command.help, "$foreground-muted"),
             )
         )

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import Footer
 
 from engine.view import ViewState
@@ -25,6 +26,8 @@ from skippy_tui.widgets.welcome import Welcome
 if TYPE_CHECKING:
     from skippy_tui.app import SkippyApp
 
+WIDE = 100  # columns from which the panels stand beside the chat
+TALL = 32  # rows from which the newest tokens stand below it
 TICK_SECONDS = 1 / 15
 FIGURES_EVERY = 3  # ticks: figures that change more often cannot be read
 IDLE_EVERY = 8  # ticks: how often ages are redrawn while nothing happens
@@ -34,8 +37,6 @@ class MainScreen(Screen[None]):
     """Everything that is seen all the time."""
 
     app: SkippyApp
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-narrow"), (100, "-wide")]
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-short"), (32, "-tall")]
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings(),
         Binding("question_mark", "app.command('help')", "Help", show=False),
@@ -139,6 +140,17 @@ class MainScreen(Screen[None]):
         return any(flow.display and flow.flashing for flow in self.query(TokenFlow))
 
     def on_resize(self) -> None:
+        self._fit()
+
+    def on_screen_resume(self) -> None:
+        self._fit()  # the terminal may have changed while another screen was above
+
+    def _fit(self) -> None:
+        """Choose the layout for the size of the terminal, then draw for the new widths."""
+        width, height = self.app.size
+        self.set_class(width < WIDE, "-narrow")
+        self.set_class(width >= WIDE, "-wide")
+        self.set_class(height < TALL, "-short")
         self.call_after_refresh(self.draw_figures)
         self.call_after_refresh(self._draw_tokens, self._controller.feed.state)
 
@@ -157,7 +169,9 @@ class MainScreen(Screen[None]):
     # -- keys ------------------------------------------------------------------------------------------
 
     def action_scroll_chat(self, pages: int) -> None:
-        target = self.query_one("#all-tokens") if self.has_class("-tokens") else self.chat
+        target: Widget = self.query_one("#all-tokens") if self.has_class("-tokens") else self.chat
+        if not self.query_one("#left").display:
+            target = self.query_one("#panels")
         target.scroll_relative(y=pages * max(target.size.height - 2, 1), animate=False)
 
     async def action_interrupt(self) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
 from textual.content import Content
 
 from engine.view import Request
 from skippy_tui.conversation import Conversation
+from skippy_tui.widgets.follow import FollowScroll
 from skippy_tui.widgets.messages import (
     AnswerMessage,
     FailureMessage,
@@ -17,7 +17,7 @@ from skippy_tui.widgets.messages import (
 from skippy_tui.widgets.welcome import Welcome
 
 
-class Chat(VerticalScroll, can_focus=False):
+class Chat(FollowScroll):
     """Messages, or the welcome while there is none."""
 
     def __init__(self) -> None:
@@ -27,14 +27,6 @@ class Chat(VerticalScroll, can_focus=False):
 
     def compose(self) -> ComposeResult:
         yield Welcome()
-
-    def watch_virtual_size(self) -> None:
-        """Follow the end once there is more than fits; a short chat stands at the top."""
-        fits = self.virtual_size.height <= self.size.height
-        if fits == self.is_anchored:
-            self.anchor(not fits)
-            if fits:
-                self.scroll_to(y=0, animate=False, immediate=True)
 
     async def show(self, conversation: Conversation) -> None:
         """Replace everything by the turns of a chat."""
@@ -62,7 +54,14 @@ class Chat(VerticalScroll, can_focus=False):
 
     def draw(self, request: Request) -> None:
         """Give the growing answer the tokens that it does not have yet."""
-        if self._answer is None or self._drawn >= len(request.tokens):
+        if self._answer is None:
+            return
+        if not request.tokens:
+            done, total = request.prefill_done, request.prefill_total
+            self._answer.tell(
+                f"reading the prompt, {done} of {total} tokens …" if done < total else "thinking …"
+            )
+        if self._drawn >= len(request.tokens):
             return
         fresh = request.tokens[self._drawn :]
         self._drawn += len(fresh)

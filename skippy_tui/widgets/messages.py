@@ -86,6 +86,7 @@ class AnswerMessage(Message):
         self._more = asyncio.Event()
         self._drawing: asyncio.Task[None] | None = None
         self._stream: MarkdownStream | None = None
+        self._awaited = Static("waiting for the engine …", classes="figures")
 
     @property
     def text(self) -> str:
@@ -98,11 +99,24 @@ class AnswerMessage(Message):
                 yield model_markdown(piece)
         if self._result is not None:
             yield _figures_line(self._result)
+        elif not text:
+            yield self._awaited
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether everything that was appended can be seen."""
+        drawn = sum(len(markdown.source) for markdown in self.query(Markdown))
+        return not self._waiting and drawn >= len(shown(self.text))
+
+    def tell(self, text: str) -> None:
+        """Say what the answer waits for; gone with its first text."""
+        self._awaited.update(Content(text))
 
     def append(self, text: str) -> None:
         """Add text; it is drawn soon, together with what follows closely."""
         if not text:
             return
+        self._awaited.display = False
         self._texts.append(text)
         self._waiting.append(shown(text))
         self._more.set()
@@ -119,7 +133,7 @@ class AnswerMessage(Message):
         if self._stream is not None:
             await self._stream.stop()
             self._stream = None
-        if self.is_attached:
+        if self.is_attached and answer_figures(result):
             await self.mount(_figures_line(result))
 
     async def on_unmount(self) -> None:

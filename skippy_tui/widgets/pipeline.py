@@ -62,9 +62,7 @@ def _place_width(width: int) -> int:
 
 
 def _head(width: int) -> Content:
-    text = (
-        f"  {'layers':<{LAYERS_WIDTH}}{'where':<{_place_width(width)}}{'p50':>5}{'p95':>5}{'wait':>5}{'hop':>5}{'kv':>5}"
-    )
+    text = f"  {'layers':<{LAYERS_WIDTH}}{'where':<{_place_width(width)}}{'p50':>5}{'p95':>5}{'wait':>5}{'hop':>5}{'kv':>5}"
     return Content.styled(text, "$foreground-muted")
 
 
@@ -99,7 +97,10 @@ def _timeline(state: ViewState, width: int) -> list[Content]:
     request = state.request
     columns = max(width - 2, 8)
     if request is None:
-        return []
+        idle = [
+            Content.assemble((f"{i} ", "bold"), timeline_row((), 0, 1, columns)) for i in sorted(state.stages)
+        ]
+        return [Content(""), Content.styled("no window yet", "$foreground-muted"), *idle, _legend(0)]
     span_ms = figures.timeline_span_ms(request)
     cell = span_ms / 1000 / columns
     # The right edge moves in whole cells, so that what stands does not shimmer.
@@ -112,8 +113,10 @@ def _timeline(state: ViewState, width: int) -> list[Content]:
     lines = [
         Content(""),
         Content.assemble(
-            (title, "$foreground-muted"), " " * max(width - len(title) - len(right), 1), (right, "$foreground-muted")
-        )
+            (title, "$foreground-muted"),
+            " " * max(width - len(title) - len(right), 1),
+            (right, "$foreground-muted"),
+        ),
     ]
     for index in sorted(state.stages):
         of_stage = [span for span in spans if span.stage == index]

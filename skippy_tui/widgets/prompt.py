@@ -146,7 +146,11 @@ class Suggestions(OptionList, can_focus=False):
         self.clear_options()
         width = max((len(item.text) for item in self._shown), default=0)
         self.add_options(
-            Option(Content.assemble((item.text.ljust(width + 2), "bold $accent"), (item.help, "$foreground-muted")))
+            Option(
+                Content.assemble(
+                    (item.text.ljust(width + 2), "bold $accent"), (item.help, "$foreground-muted")
+                )
+            )
             for item in self._shown
         )
         self.display = bool(self._shown)

@@ -11,7 +11,6 @@ from skippy_tui import figures
 from skippy_tui.paint import ORIGIN_NAMES, bar, percent, sparkline
 
 LABEL = 10  # columns of the words on the left
-SOURCES = ("mtp", "ngram", "draft")
 POSITIONS_SHOWN = 16
 
 
@@ -33,21 +32,30 @@ what one row cost on the stages during this very answer. **policy** says what wa
     def draw(self, state: ViewState) -> None:
         """Show the figures of the newest answer."""
         width = max(self.content_size.width, 40)
-        request = state.request
-        if request is None:
-            strategy = state.model.strategy if state.model is not None else ""
-            self.update(_idle(strategy, state.model.notes if state.model is not None else ()))
-            return
-        self.update(Content("\n").join(_lines(request, width)))
+        notes = state.model.notes if state.model is not None else ()
+        lines = _idle() if state.request is None else _lines(state.request, width)
+        lines.extend(Content.styled(one_line(note), "$text-warning") for note in notes)
+        self.update(Content("\n").join(lines))
 
 
-def _idle(strategy: str, notes: tuple[str, ...]) -> Content:
-    lines = [
-        _row("strategy", strategy or "–"),
-        Content.styled("Ask something: figures come with the answer.", "$foreground-muted"),
-    ]
-    lines.extend(Content.styled(one_line(note), "$text-warning") for note in notes)
-    return Content("\n").join(lines)
+def _idle() -> list[Content]:
+    """The same lines without figures: the panel must not jump when the first answer comes."""
+    labels = (
+        "accepted",
+        "",
+        "over time",
+        "position",
+        "",
+        "width",
+        "a window",
+        "",
+        "speed",
+        "plain",
+        "",
+        "policy",
+        "",
+    )
+    return [_row(label, ("–" if label else "", "$foreground-muted")) for label in labels]
 
 
 def _row(label: str, *parts: str | tuple[str, str] | Content) -> Content:
@@ -69,14 +77,14 @@ def _lines(request: Request, width: int) -> list[Content]:
 
 
 def _sources(request: Request, width: int) -> list[Content]:
-    used = [source for source in SOURCES if source in request.by_source] or ["mtp"]
+    used = ("draft", "ngram") if "draft" in request.by_source else ("mtp", "ngram")
     lines = []
     for number, source in enumerate(used):
         count = request.by_source.get(source)
         label = "accepted" if number == 0 else ""
         name = ORIGIN_NAMES[source].ljust(7)
         if count is None or not count.proposed:
-            lines.append(_row(label, ("no drafts yet", "$foreground-muted")))
+            lines.append(_row(label, (name, "$foreground-muted"), ("   –", "$foreground-muted")))
             continue
         recent = figures.source_now(request, source)
         figure = f" {count.accepted:>4}/{count.proposed:<4}"
@@ -125,7 +133,10 @@ def _speed(request: Request) -> list[Content]:
     ratio = request.tokens_per_second / plain
     gain = f"   ×{ratio:.1f}" if request.tokens_per_second else ""
     style = "$text-success" if ratio >= 1.0 else "$text-warning"
-    return [*lines, _row("plain", f"{plain:5.1f} tok/s ", ("estimate", "italic $foreground-muted"), (gain, style))]
+    return [
+        *lines,
+        _row("plain", f"{plain:5.1f} tok/s ", ("estimate", "italic $foreground-muted"), (gain, style)),
+    ]
 
 
 def _policy(request: Request, width: int) -> list[Content]:

@@ -43,7 +43,7 @@ def _parts(state: ViewState, plan: RunPlan, title: str) -> list[tuple[int, Conte
         style = "$text-error" if engine.state in ("failed", "stopped") else "$text-warning"
         detail = engine.state if engine.fraction < 0 else f"{engine.state} {engine.fraction:.0%}"
         return [*parts, (0, Content.styled(detail, style))]
-    parts.append((0, Content.assemble(("⚡", "$accent"), plan.speculation.strategy)))
+    parts.append((0, Content.styled(plan.speculation.strategy, "$accent")))
     parts.append((4, Content(f"{len(state.stages)} stage{'' if len(state.stages) == 1 else 's'}")))
     used = request.started.prompt_tokens + len(request.tokens) if request is not None else 0
     if model is not None:
@@ -78,7 +78,9 @@ def _speed(state: ViewState, width: int) -> Content:
         return Content("")
     if request.finished is None and not request.tokens:
         if request.prefill_total and request.prefill_done < request.prefill_total:
-            return Content.styled(f"prompt {request.prefill_done}/{request.prefill_total}", "$foreground-muted")
+            return Content.styled(
+                f"prompt {request.prefill_done}/{request.prefill_total}", "$foreground-muted"
+            )
         return Content.styled("thinking …", "$foreground-muted")
     known = request.ttft_ms is not None and width >= WIDE
     first = f"first {seconds((request.ttft_ms or 0.0) / 1000)}   " if known else ""
@@ -114,7 +116,9 @@ def _speculation(request: Request | None) -> list[Content]:
     parts: list[Content] = []
     plain = figures.plain_estimate(request)
     if plain and request.tokens_per_second:
-        parts.append(Content.styled(f"×{request.tokens_per_second / plain:.1f} plain (estimate)", "$foreground-muted"))
+        parts.append(
+            Content.styled(f"×{request.tokens_per_second / plain:.1f} plain (estimate)", "$foreground-muted")
+        )
     for source, total in request.by_source.items():
         if total.proposed:
             now = figures.source_now(request, source)

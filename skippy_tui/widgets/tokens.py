@@ -73,7 +73,7 @@ right. A rejected draft flashes, crossed out, before its correction. `⏎` is a 
             self._request, self._tokens, self._lines = request.id, [], [[]]
             self._flash, self._seen_windows = None, 0
         fresh = request.tokens[len(self._tokens) :]
-        changed = bool(fresh) or self._watch_rejects(request)
+        changed = self._watch_rejects(request) or bool(fresh)
         for token in fresh:
             self._tokens.append(token)
             self._put(token, len(self._tokens))

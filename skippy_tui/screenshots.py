@@ -1,0 +1,217 @@
+"""Every screen of the app with a scripted engine: for the README (`--demo-screens DIR`) and for snapshot tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from textual.pilot import Pilot
+from textual.widgets import Input, TextArea
+
+from engine.config.plan import RunPlan
+from engine.errors import ContextFull, EngineLost
+from engine.events import Event, Notice, RequestFinished, TokensCommitted, WindowDone
+from skippy_tui import demo
+from skippy_tui.app import SkippyApp
+from skippy_tui.conversation import Conversation, Turn
+from skippy_tui.demo import ScriptedClient
+from skippy_tui.store import Store
+from skippy_tui.themes import load_themes, shipped_themes
+from skippy_tui.widgets.messages import AnswerMessage
+
+SIZES = ((120, 40), (80, 24))
+NOW = 1_790_000_000.0  # when chats were kept, in seconds since 1970
+CLOCK = demo.START + 5.0
+
+Act = Callable[[SkippyApp, ScriptedClient, Pilot[None]], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A state of the app, and how it comes about."""
+
+    name: str
+    act: Act | None = None
+    startup: Callable[[], Sequence[Event]] = demo.ready
+    script: demo.Script = demo.answer
+    hold: demo.Hold | None = None  # how many events of an answer come
+
+
+async def settle(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
+    """Wait until everything the engine has said can be seen."""
+    for _ in range(200):
+        await pilot.pause()
+        drawn = all(message.is_drawn for message in app.main.query(AnswerMessage))
+        if client.is_quiet and drawn and not _more_to_come(app, client):
+            break
+    for screen in app.screen_stack:
+        for field in [*screen.query(Input), *screen.query(TextArea)]:
+            field.cursor_blink = False
+    app.main.tick()
+    app.main.draw_figures()
+    app.clear_notifications()
+    await pilot.pause()
+    await pilot.pause()
+
+
+def _more_to_come(app: SkippyApp, client: ScriptedClient) -> bool:
+    """Whether the app still works on an answer that has come as a whole."""
+    engine = app.controller.feed.state.engine
+    is_up = engine is not None and engine.state == "ready"
+    return app.controller.busy and client.is_done and is_up
+
+
+def make_app(scene: Scene, theme: str = "") -> tuple[SkippyApp, ScriptedClient]:
+    """The app of a scene, with a clock that stands still and a store that is gone afterwards."""
+    client = ScriptedClient(scene.startup(), scene.script, scene.hold)
+    store = Store(":memory:", clock=lambda: NOW)
+    for number, (prompt, answer) in enumerate(_EARLIER):
+        turns = (Turn("user", prompt), Turn("assistant", answer))
+        store.save(Conversation(id=f"chat{number}", turns=()).with_turn(turns[0]).with_turn(turns[1]))
+        store.add_prompt(prompt)
+    themes = load_themes([shipped_themes()])
+    app = SkippyApp(RunPlan(), lambda plan: client, store, themes, theme=theme, clock=lambda: CLOCK)
+    return app, client
+
+
+_EARLIER = (
+    ("Why is the sea salty?", "Rivers carry dissolved minerals from rocks into it."),
+    (
+        "A haiku about pipelines, please",
+        "Windows in the pipe\none returns, two are flying\nnothing was in vain",
+    ),
+    (
+        "Explain speculative decoding to a ten-year-old",
+        "Somebody guesses the next words, and the model checks them.",
+    ),
+)
+
+
+async def play(scene: Scene, app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
+    """Bring the app into the state of a scene."""
+    await settle(app, client, pilot)
+    if scene.act is not None:
+        await scene.act(app, client, pilot)
+        await settle(app, client, pilot)
+
+
+async def _ask(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
+    app.submit(demo.PROMPT)
+    await settle(app, client, pilot)
+
+
+def _ask_and_press(*keys: str) -> Act:
+    async def act(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
+        await _ask(app, client, pilot)
+        await pilot.press(*keys)
+
+    return act
+
+
+async def _lose_stage(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
+    await _ask(app, client, pilot)
+    client.put(*demo.unreachable())
+
+
+async def _lose_engine(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
+    await _ask(app, client, pilot)
+    client.die(EngineLost("the engine was killed by signal 9", hint="ask again to start it anew"))
+
+
+async def _log(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
+    app.logbook = type(app.logbook)(clock=lambda: NOW)
+    app.logbook.add("native", "llama_context: n_ctx_seq (4096) < n_ctx_train (8192)")
+    app.logbook.add("notice", "warning: replies take the lane backwards")
+    app.logbook.add("native", "ggml_backend_cpu: 2 threads")
+    await pilot.press("f12")
+
+
+def _middle(events: Sequence[Event]) -> int:
+    tokens = [i for i, event in enumerate(events) if isinstance(event, TokensCommitted)]
+    return tokens[len(tokens) * 2 // 3] + 1
+
+
+def _at_reject(events: Sequence[Event]) -> int:
+    rejects = [i for i, event in enumerate(events) if isinstance(event, WindowDone) and event.rejected]
+    return rejects[len(rejects) // 2] + 1
+
+
+def _failing() -> list[Event]:
+    from engine.events import EngineState
+
+    detail = "the model file /models/big.gguf is truncated at tensor blk.7.ffn_up; fetch it again"
+    return [*demo.starting()[:1], EngineState(at=demo.START, state="failed", detail=detail)]
+
+
+def _refusing(request: demo.GenerateRequest) -> list[Event]:
+    error = ContextFull(
+        "the prompt has 5120 tokens, the context 4096", hint="shorten it or give --ctx a larger number"
+    )
+    notice = Notice(at=demo.START, level="error", code=error.code, message=error.message, hint=error.hint)
+    return [notice, RequestFinished(at=demo.START, request=request.request, finish_reason="error", result={})]
+
+
+async def _write_slash(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
+    await pilot.press("slash", "s")
+
+
+async def _chats(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
+    await pilot.press("f3")
+
+
+async def _history(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
+    await pilot.press("ctrl+r", "e", "x")
+
+
+SCENES: dict[str, Scene] = {
+    scene.name: scene
+    for scene in (
+        Scene("starting", startup=demo.starting),
+        Scene("idle"),
+        Scene("failed", startup=_failing),
+        Scene("streaming", _ask, hold=_middle),
+        Scene("rejected", _ask, hold=_at_reject),
+        Scene("answered", _ask),
+        Scene("tokens", _ask_and_press("ctrl+t"), hold=_middle),
+        Scene("panels", _ask_and_press("ctrl+g"), hold=_middle),
+        Scene("unreachable", _lose_stage, hold=_middle),
+        Scene("engine-lost", _lose_engine, hold=_middle),
+        Scene("refused", _ask, script=_refusing),
+        Scene("stopped", _ask_and_press("escape"), hold=_middle),
+        Scene("commands", _write_slash),
+        Scene("help", _ask_and_press("f1")),
+        Scene("palette", _ask_and_press("ctrl+p")),
+        Scene("settings", _ask_and_press("f2", "down", "down", "down", "right")),
+        Scene("compare", _ask_and_press("f4")),
+        Scene("chats", _chats),
+        Scene("history", _history),
+        Scene("log", _log),
+    )
+}
+
+
+def write_screens(folder: Path) -> list[Path]:
+    """Write every scene at both sizes as SVG, and the streaming one in every theme; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return asyncio.run(_write_all(folder))
+
+
+async def _write_all(folder: Path) -> list[Path]:
+    paths = []
+    for scene in SCENES.values():
+        for size in SIZES:
+            paths.append(folder / f"{scene.name}-{size[0]}x{size[1]}.svg")
+            await _write(scene, size, "", paths[-1])
+    for theme in load_themes([shipped_themes()]).themes:
+        paths.append(folder / f"theme-{theme}.svg")
+        await _write(SCENES["streaming"], SIZES[0], theme, paths[-1])
+    return paths
+
+
+async def _write(scene: Scene, size: tuple[int, int], theme: str, path: Path) -> None:
+    app, client = make_app(scene, theme)
+    async with app.run_test(size=size) as pilot:
+        await play(scene, app, client, pilot)
+        path.write_text(app.export_screenshot(title="skippy"), encoding="utf-8")

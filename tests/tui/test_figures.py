@@ -1,0 +1,119 @@
+"""Figures of the panels, from windows with known times."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from engine.client.requests import GenerateRequest
+from engine.events import RequestStarted, TokensCommitted, WindowDone, WindowSent
+from engine.view import ViewState, apply
+from skippy_tui import demo, figures
+from skippy_tui.paint import bar, sparkline, timeline_row
+
+
+def state_of(events: list) -> ViewState:
+    state = ViewState()
+    for event in events:
+        state = apply(event, state)
+    return state
+
+
+def plain_window(number: int, at: float, rows: int = 1, accepted: int = 0, compute: tuple = (4000, 6000)) -> list:
+    """A window of two stages that takes its compute and 10 ms of way."""
+    names = {"request": "r", "window": number, "epoch": 0, "width": rows - 1}
+    sources = (("mtp", rows - 1),) if rows > 1 else ()
+    stages = tuple((i, 0, microseconds, number) for i, microseconds in enumerate(compute))
+    elapsed = sum(compute) / 1000 + 10
+    return [
+        WindowSent(at=at, start=number, rows=rows, sources=sources, **names),
+        TokensCommitted(
+            at=at + elapsed / 1000,
+            request="r",
+            window=number,
+            tokens=tuple((0, "target", "x") for _ in range(accepted + 1)),
+        ),
+        WindowDone(
+            at=at + elapsed / 1000,
+            stale=False,
+            accepted=accepted,
+            elapsed_ms=elapsed,
+            stages=stages,
+            **names,
+        ),
+    ]
+
+
+def started() -> RequestStarted:
+    return RequestStarted(
+        at=0.0, request="r", prompt_tokens=1, reused=0, strategy="auto", seed=0, temperature=0.0, max_tokens=9
+    )
+
+
+def test_the_plain_estimate_of_a_plain_answer_is_its_own_speed() -> None:
+    events = [started()]
+    for number in range(20):
+        events += plain_window(number, at=number * 0.02)
+    request = state_of(events).request
+    assert figures.plain_estimate(request) == pytest.approx(50.0)
+    assert figures.speed_now(request) == pytest.approx(50.0)
+
+
+def test_the_plain_estimate_extrapolates_to_one_row_where_none_was_sent() -> None:
+    events = [started()]
+    for number, rows in enumerate((2, 3, 4, 5, 3, 2)):
+        compute = (3000 + 1000 * rows, 5000 + 1000 * rows)
+        events += plain_window(number, at=number * 0.05, rows=rows, compute=compute)
+    # One row costs 4 + 6 ms and the way 10 ms, as in the plain answer.
+    assert figures.plain_estimate(state_of(events).request) == pytest.approx(50.0)
+
+
+def test_acceptance_by_source_splits_a_window_where_its_sources_meet() -> None:
+    sent = WindowSent(
+        at=0.0, request="r", window=0, epoch=0, start=0, rows=6, width=5, sources=(("mtp", 2), ("ngram", 3))
+    )
+    done = WindowDone(
+        at=0.1, request="r", window=0, epoch=0, stale=False, accepted=3, width=5, elapsed_ms=100.0
+    )
+    request = state_of([started(), sent, done]).request
+    assert (figures.source_now(request, "mtp").accepted, figures.source_now(request, "ngram").accepted) == (2, 1)
+    assert figures.acceptance_over_time(request, 10) == [0.6]
+    assert figures.acceptance_over_time(request, 10, "ngram") == [pytest.approx(1 / 3)]
+    assert figures.mean_committed(request) == 4
+
+
+def test_spans_lie_inside_their_window_in_the_order_of_the_stages() -> None:
+    request = GenerateRequest(request="r", prompt="x")
+    shown = state_of([*demo.ready(), *demo.answer(request)]).request
+    for window in shown.windows:
+        first, second = figures.window_spans(window)
+        assert window.sent.at <= first.start < first.end < second.start < second.end <= window.done.at + 1e-9
+
+
+def test_windows_in_flight_are_pending_and_never_lead_into_the_future() -> None:
+    events = [started(), *plain_window(0, at=0.0), *plain_window(1, at=0.1)[:1]]
+    request = state_of(events).request
+    pending = [span for span in figures.timeline(request, 0.0, 0.106) if span.kind == "pending"]
+    assert [span.stage for span in pending] == [0]
+    assert pending[0].end <= 0.106
+
+
+def test_figures_of_an_answer_without_windows_are_zero() -> None:
+    request = state_of([started()]).request
+    assert figures.speed_now(request) == figures.plain_estimate(request) == figures.propose_rate(request) == 0.0
+    assert figures.acceptance_over_time(request, 10) == []
+    assert figures.timeline(request, 0.0, 1.0) == []
+
+
+@pytest.mark.parametrize("fraction", [-1.0, 0.0, 0.01, 0.5, 0.999, 1.0, 7.0])
+def test_pictures_have_fixed_widths(fraction: float) -> None:
+    assert bar(fraction, 20, "$primary").cell_length == 20
+    assert len(sparkline([fraction, None], 12)) == 12
+    rng = random.Random(1)
+    spans = [
+        figures.Span(0, start, start + rng.random() / 5, i, kind)
+        for i, kind in enumerate(("useful", "stale", "pending"))
+        if (start := rng.random() - 0.2) is not None
+    ]
+    assert timeline_row(spans, 0.0, 1.0, 30).cell_length == 30

@@ -1,0 +1,307 @@
+"""Keys, slash commands and screens: each does what its line in the table says."""
+
+from __future__ import annotations
+
+import pytest
+from textual.widgets import Input, OptionList, RichLog
+
+from engine.errors import UsageError
+from skippy_tui import demo
+from skippy_tui.commands import COMMANDS, parse
+from skippy_tui.conversation import Conversation, Turn
+from skippy_tui.logbook import LogBook
+from skippy_tui.screens.chats import ChatsScreen
+from skippy_tui.screens.compare import CompareScreen
+from skippy_tui.screens.help import HelpScreen
+from skippy_tui.screens.history import HistoryScreen
+from skippy_tui.screens.log import LogScreen
+from skippy_tui.screens.settings import SettingsList, SettingsScreen
+from skippy_tui.widgets.messages import AnswerMessage, PromptMessage
+from skippy_tui.widgets.tokens import TokenFlow
+from tests.tui.driving import ANSWER, first_half, running
+
+
+async def test_every_key_of_the_table_is_bound_and_every_command_is_in_the_palette() -> None:
+    async with running() as driver:
+        bound = {binding.binding.key for binding in driver.app.main.active_bindings.values()}
+        keys = {command.key for command in COMMANDS.values() if command.key}
+        assert keys <= bound
+        assert len(keys) == sum(bool(command.key) for command in COMMANDS.values())
+        await driver.press("ctrl+p")
+        entries = driver.app.screen.query_one(OptionList).option_count
+        assert entries >= len(COMMANDS) - 1
+
+
+async def test_palette_runs_a_choice() -> None:
+    async with running() as driver:
+        await driver.press("ctrl+p", *"ngram-suffix")
+        await driver.pilot.pause(0.3)  # the palette gathers its hits in a task of its own
+        await driver.press("enter", "enter")
+        assert driver.app.controller.plan.speculation.strategy == "ngram-suffix"
+
+
+def test_unknown_and_incomplete_commands_name_the_next_step() -> None:
+    with pytest.raises(UsageError, match="did you mean strategy"):
+        parse("/strategi mtp")
+    with pytest.raises(UsageError, match="/seed N"):
+        parse("/seed")
+
+
+async def test_mistakes_are_one_line_and_two_slashes_are_a_prompt() -> None:
+    async with running() as driver:
+        await driver.write("/nonsense")
+        await driver.write("/seed many")
+        assert "there is no command /nonsense" in driver.said[0]
+        assert "must be a whole number" in driver.said[1]
+        await driver.write("//etc is a folder")
+        assert driver.messages[0] == "/etc is a folder"
+
+
+@pytest.mark.parametrize("key", ["ctrl+j", "shift+enter", "alt+enter"])
+async def test_new_line_keys_begin_a_line(key: str) -> None:
+    async with running() as driver:
+        await driver.press("a", key, "b", "enter")
+        assert driver.messages[0] == "a\nb"
+
+
+async def test_up_and_down_walk_through_earlier_prompts_and_back_to_what_was_written() -> None:
+    async with running() as driver:
+        await driver.write("one")
+        await driver.write("two")
+        prompt = driver.app.main.prompt
+        prompt.set_text("new")
+        seen = []
+        for key in ("up", "up", "down", "down"):
+            await driver.press(key)
+            seen.append(prompt.text)
+        assert seen == ["two", "one", "two", "new"]
+
+
+async def test_history_search_takes_a_prompt() -> None:
+    async with running() as driver:
+        await driver.write("about lighthouses")
+        await driver.write("about pipelines")
+        await driver.press("ctrl+r")
+        assert isinstance(driver.app.screen, HistoryScreen)
+        await driver.press(*"light", "enter")
+        assert driver.app.main.prompt.text == "about lighthouses"
+
+
+async def test_completion_of_commands_and_their_arguments() -> None:
+    async with running() as driver:
+        prompt = driver.app.main.prompt
+        await driver.press("/", "s", "t", "r", "tab")
+        assert prompt.text == "/strategy"
+        await driver.press("space", *"mtp-su", "tab", "enter")
+        assert driver.client.values["strategy"] == "mtp-suffix"
+        await driver.press(*"/sett", "enter")
+        assert isinstance(driver.app.screen, SettingsScreen)
+
+
+async def test_copying() -> None:
+    async with running() as driver:
+        await driver.write("a prompt")
+        await driver.press("f7")
+        assert driver.app.clipboard == ANSWER
+        await driver.press("f8")
+        assert driver.app.clipboard.startswith("print(1)")
+        driver.app.main.query_one(PromptMessage).focus()
+        await driver.press("c")
+        assert driver.app.clipboard == "a prompt"
+        await driver.press("down")
+        assert isinstance(driver.app.main.focused, AnswerMessage)
+        await driver.press("b")
+        assert driver.app.clipboard.startswith("print(1)")
+
+
+async def test_saving_and_exporting(tmp_path: object) -> None:
+    async with running() as driver:
+        await driver.write("/save nowhere.md")
+        assert "there is no answer yet" in driver.said[-1]
+        await driver.write("a prompt")
+        await driver.write(f"/save {tmp_path}/answer.md")
+        await driver.write(f"/export markdown {tmp_path}/chat.md")
+        await driver.write(f"/export {tmp_path}/chat.json")
+        await driver.write(f"/export {tmp_path}/missing/chat.md")
+        assert "cannot write" in driver.said[-1]
+    from pathlib import Path
+
+    folder = Path(str(tmp_path))
+    assert (folder / "answer.md").read_text() == ANSWER
+    assert (folder / "chat.md").read_text().startswith("# a prompt\n\n## You\n\na prompt\n\n## Skippy")
+    assert '"role": "assistant"' in (folder / "chat.json").read_text()
+
+
+async def test_stats_stand_in_the_chat() -> None:
+    async with running() as driver:
+        await driver.write("a prompt")
+        await driver.write("/stats")
+        assert "MTP" in driver.remarks[0]
+        assert "stage 1" in driver.remarks[0]
+
+
+async def test_compare_says_whether_the_token_ids_agree() -> None:
+    async with running() as driver:
+        await driver.write("/compare what is new")
+        assert isinstance(driver.app.screen, CompareScreen)
+        assert [request["strategy"] for request in driver.requests] == ["disabled", "auto"]
+        assert "token ids agree" in driver.shown("#verdict")
+        await driver.press("escape")
+        assert driver.app.screen is driver.app.main
+        assert driver.messages == []
+
+
+async def test_chats_are_resumed_renamed_and_deleted() -> None:
+    async with running() as driver:
+        for number in range(2):
+            turns = (Turn("user", f"prompt {number}"), Turn("assistant", "an answer"))
+            driver.store.save(Conversation(id=str(number), title=f"chat {number}", turns=turns))
+        await driver.press("f3")
+        assert isinstance(driver.app.screen, ChatsScreen)
+        await driver.press(*"chat 0", "enter")
+        assert driver.messages == ["prompt 0", "an answer"]
+        await driver.write("/rename the first one")
+        assert driver.store.load("0").title == "the first one"
+        await driver.press("f3", "down", "f6")
+        driver.app.screen.query_one(Input).value = "another title"
+        await driver.press("enter", "f8", "escape")
+        assert len(driver.store.summaries()) == 1
+        await driver.press("ctrl+n")
+        assert driver.messages == []
+
+
+async def test_system_message_of_a_chat() -> None:
+    async with running() as driver:
+        await driver.write("/system Be brief.")
+        await driver.write("a prompt")
+        assert driver.requests[0]["messages"][0] == {"role": "system", "content": "Be brief."}
+        await driver.write("/system")
+        assert driver.said[-1] == "system message: Be brief."
+
+
+async def test_live_controls_take_effect_on_the_next_window_or_answer() -> None:
+    async with running() as driver:
+        await driver.press("ctrl+s")
+        assert driver.client.values["strategy"] == "disabled"
+        await driver.write("/width 2 6")
+        await driver.write("/depth 3")
+        assert driver.client.values["window_min"] == 2
+        assert driver.client.values["window_max"] == 6
+        assert driver.client.values["pipeline_depth"] == 3
+        assert "from the next window on" in driver.said[-1]
+        await driver.write("/temperature 0.7")
+        await driver.write("/seed 9")
+        await driver.write("/set top-p 0.9")
+        await driver.write("a prompt")
+        sampling = driver.requests[0]["sampling"]
+        assert (sampling["temperature"], sampling["seed"], sampling["top_p"]) == (0.7, 9, 0.9)
+
+
+async def test_what_only_a_new_engine_can_take_on_starts_one() -> None:
+    async with running() as driver:
+        await driver.write("/rtt 20")
+        await driver.write("/model other.gguf")
+        assert driver.client.opened == 3
+        assert driver.plans[1].topology.emulation.rtt_ms == 20
+        assert driver.plans[2].model.endswith("other.gguf")
+        await driver.write("a prompt")
+        assert driver.messages == ["a prompt", ANSWER]
+
+
+async def test_settings_screen_changes_by_arrows_and_by_typing() -> None:
+    async with running() as driver:
+        await driver.press("f2", "right")
+        assert driver.client.values["strategy"] == "disabled"
+        options = driver.app.screen.query_one(SettingsList)
+        options.highlighted = options.get_option_index("generation:max_tokens")
+        await driver.press("enter")
+        driver.app.screen.query_one(Input).value = "none"
+        await driver.press("enter")
+        assert "must be a whole number" in driver.shown("#settings-help")
+        driver.app.screen.query_one(Input).value = "99"
+        await driver.press("enter", "escape")
+        assert driver.app.controller.plan.generation.max_tokens == 99
+        assert driver.app.screen is driver.app.main
+
+
+async def test_themes_change_and_are_remembered() -> None:
+    async with running() as driver:
+        await driver.write("/theme paper")
+        assert driver.app.theme == "paper"
+        assert driver.store.preference("theme") == "paper"
+        await driver.press("f9")
+        assert driver.app.theme == "violet"
+        await driver.write("/theme gone")
+        assert "there is no theme gone" in driver.said[-1]
+
+
+async def test_tokens_and_panels_come_and_go() -> None:
+    async with running(hold=first_half, size=(120, 40)) as driver:
+        await driver.write("a prompt")
+        await driver.press("ctrl+t")
+        assert driver.app.main.query_one("#all-tokens", TokenFlow).display
+        assert not driver.app.main.chat.display
+        await driver.press("ctrl+t", "ctrl+g")
+        assert driver.app.main.chat.display
+        assert not driver.app.main.query_one("#panels").display
+        await driver.press("ctrl+g")
+        assert driver.app.main.query_one("#panels").display
+
+
+async def test_help_begins_with_what_has_the_focus() -> None:
+    async with running() as driver:
+        await driver.write("a prompt")
+        await driver.press("f1")
+        assert isinstance(driver.app.screen, HelpScreen)
+        assert "The prompt" in driver.app.screen._texts()[0]
+        await driver.press("escape")
+        driver.app.main.query_one(AnswerMessage).focus()
+        await driver.press("question_mark")
+        assert "A message" in driver.app.screen._texts()[0]
+        await driver.press("escape")
+        assert driver.app.screen is driver.app.main
+
+
+async def test_log_follows_native_output() -> None:
+    async with running() as driver:
+        driver.app.logbook = LogBook()
+        driver.app.logbook.add("native", "before")
+        await driver.press("f12")
+        assert isinstance(driver.app.screen, LogScreen)
+        driver.app.logbook.add("native", "after \x1b[2J")
+        driver.app.screen._read()
+        await driver.settle()
+        lines = [line.text for line in driver.app.screen.query_one(RichLog).lines]
+        assert any("before" in line for line in lines)
+        assert any("after ␛[2J" in line for line in lines)
+
+
+async def test_page_keys_scroll_and_following_stops_until_the_end_is_reached() -> None:
+    async with running(script=demo.answer) as driver:
+        await driver.write("a prompt")
+        chat = driver.app.main.chat
+        assert chat.scroll_y == chat.max_scroll_y > 0
+        await driver.press("pageup")
+        assert chat.scroll_y < chat.max_scroll_y
+        await driver.press("pagedown", "pagedown")
+        assert chat.scroll_y == chat.max_scroll_y
+
+
+async def test_ctrl_c_stops_and_twice_with_nothing_to_stop_leaves() -> None:
+    async with running(hold=first_half) as driver:
+        await driver.write("a prompt")
+        await driver.press("ctrl+c")
+        assert not driver.app.controller.busy
+        assert driver.app.is_running
+        await driver.press("ctrl+c")
+        assert driver.said[-1] == "Ctrl+C again leaves"
+        await driver.pilot.press("ctrl+c")
+        assert driver.app.return_code == 130
+
+
+@pytest.mark.parametrize("keys", [("ctrl+q",), ("ctrl+d",), ("/", "q", "u", "i", "t", "enter")])
+async def test_leaving(keys: tuple[str, ...]) -> None:
+    async with running() as driver:
+        await driver.pilot.press(*keys)
+        await driver.pilot.pause()
+        assert driver.app.return_code == 0
