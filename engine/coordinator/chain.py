@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from ssl import SSLContext
 
-from engine.errors import HandshakeRefused, LinkError, StageLost, Unauthorized
+from engine.errors import HandshakeRefused, LinkError, SkippyError, StageLost, Unauthorized
 from engine.protocol.messages import (
     CancelEpoch,
     ErrorMessage,
@@ -209,7 +209,7 @@ class Chain:
             return
         try:
             self._link.post(message)
-        except LinkError as error:
+        except SkippyError as error:  # also what must not be sent: somebody waits for the answer
             self._broken(str(error))
 
     def _receive(self, message: Message, route: str) -> None:

@@ -231,7 +231,7 @@ def _posted(link: Link, message: Message) -> bool:
     """Send a message, or end the link: nothing that somebody waits for is dropped in silence."""
     try:
         link.post(message)
-    except LinkError as error:
+    except SkippyError as error:
         link.fail(error)
         return False
     return True
