@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,20 +18,13 @@ from engine.config.plan import SpeculationPlan
 from engine.coordinator.chain import Chain
 from engine.coordinator.drafting import Drafting
 from engine.coordinator.measures import AnswerMeasure
+from engine.coordinator.prefill import PromptFeed
 from engine.coordinator.prompt import PromptBuilder
+from engine.coordinator.reporting import AnswerReport
 from engine.coordinator.slots import Slot
 from engine.coordinator.text import AnswerText
 from engine.errors import Busy, ContextFull, ProtocolError, SkippyError, StageLost
-from engine.events import (
-    Event,
-    Notice,
-    PrefillProgress,
-    RequestFinished,
-    RequestStarted,
-    TokensCommitted,
-    WindowDone,
-    WindowSent,
-)
+from engine.events import Event, RequestFinished
 from engine.protocol.messages import (
     CancelEpoch,
     ConfigureGeneration,
@@ -43,7 +36,7 @@ from engine.protocol.messages import (
     VerifyWindow,
 )
 from engine.speculation.loop import DecodeLoop
-from engine.speculation.types import Actions, LoopContext, StopSignal, WindowOutcome, WindowPlan
+from engine.speculation.types import Actions, LoopContext, StopSignal, WindowPlan
 from engine.transport.timeouts import TIMEOUTS
 
 
@@ -75,7 +68,6 @@ class Generation:
 
     def __init__(self, setting: GenerationSetting, emit: Callable[[Event], None]) -> None:
         self._set = setting
-        self._emit_event = emit
         self.slot = setting.slot
         self.finished: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         request = setting.request
@@ -86,10 +78,8 @@ class Generation:
         self._measure = AnswerMeasure(started=time.perf_counter(), prompt_tokens=len(setting.prompt))
         self._chain = setting.chain
         self._prompt = setting.prompt + self._token_ids
-        self._inputs = self._prompt  # tokens to prefill, the last one excepted
-        self._next_chunk = 0  # first position not sent yet
-        self._chunks_in_flight = 0
-        self._prefilled = 0  # positions the last stage has taken
+        self._report = AnswerReport(request, setting.prompts, emit)
+        self._feed = self._make_feed(self._prompt, reused=0)
         self._decoding = False
         self._started = False  # the decode loop has planned its first window
         self._cancelled = False
@@ -126,11 +116,9 @@ class Generation:
             )
         reused = slot.reusable(self._prompt)
         self._measure.reused = reused
-        self._next_chunk = self._prefilled = reused
+        self._feed = self._make_feed(self._prompt, reused=reused)
         slot.cached = self._prompt[:reused]  # until the end nothing else is certain
-        self._emit_started(reused)
-        if self._loop.strategy.note:
-            self._emit(Notice(level="info", code="strategy", message=self._loop.strategy.note))
+        self._report.started(len(setting.prompt), reused, self._loop.strategy)
         try:
             reason = "stop" if self._resumed_stop else await self._drive()
         except SkippyError as error:
@@ -171,7 +159,6 @@ class Generation:
         """Get a new chain, after a pause of some seconds; False if the answer was cancelled first."""
         self.finished = asyncio.get_running_loop().create_future()
         self._decoding = False
-        self._chunks_in_flight = 0
         await asyncio.wait({self.finished}, timeout=pause)
         recovering = asyncio.ensure_future(self._set.recover())
         either: set[asyncio.Future[Any]] = {recovering, self.finished}
@@ -188,8 +175,7 @@ class Generation:
 
     def _begin_again(self) -> None:
         """New stages hold nothing: prefill the prompt and what was committed since, then go on."""
-        self._inputs = self._loop.history
-        self._next_chunk = self._prefilled = 0
+        self._feed = self._make_feed(self._loop.history, reused=0)
         self._begin()
 
     def on_message(self, message: Message, route: str) -> None:
@@ -223,13 +209,13 @@ class Generation:
         asyncio.get_running_loop().call_later(TIMEOUTS.drain, self._end_undrained)
         if self._decoding:
             self._perform(self._loop.cancel(time.perf_counter()))
-        elif self._chunks_in_flight == 0:
+        elif self._feed.in_flight == 0:
             self.finished.set_result("cancelled")
 
     def on_drafts_ready(self) -> None:
         """The draft model has got on. Called on the loop."""
         if self._decoding and not self.finished.done():
-            self._perform(self._loop.drafts_ready(time.perf_counter()))
+            self._carry_out(self._loop.drafts_ready(time.perf_counter()))
 
     def _end_undrained(self) -> None:
         if not self.finished.done():
@@ -250,94 +236,94 @@ class Generation:
             strategy=self._set.speculation.strategy,
         )
 
-    def _pump_prefill(self) -> None:
-        """Keep every stage busy with a chunk and one waiting; then, without a pause, start decoding.
+    def _make_feed(self, tokens: Sequence[int], *, reused: int) -> PromptFeed:
+        return PromptFeed(
+            tokens,
+            len(self._set.prompt),
+            reused=reused,
+            rows=self._set.prefill_rows,
+            credit=len(self._chain.stages) + 1,
+        )
 
-        All prompt tokens but the last are prefilled: that one is the first window's row.
-        """
-        inputs, credit = self._inputs, len(self._chain.stages) + 1
-        end = len(inputs) - 1
-        while self._next_chunk < end and self._chunks_in_flight < credit:
-            start = self._next_chunk
-            stop = min(end, start + self._set.prefill_rows)
+    def _pump_prefill(self) -> None:
+        """Send chunks as far as there is credit; after the last one, without a pause, start decoding."""
+        feed = self._feed
+        while (chunk := feed.next_chunk()) is not None:
+            start, end = chunk
             self._send(
                 Prefill(
                     session=self.slot.session,
                     start=start,
-                    tokens=tuple(inputs[start:stop]),
-                    next_token=inputs[stop],
-                    final=stop == end,
+                    tokens=tuple(feed.tokens[start:end]),
+                    next_token=feed.tokens[end],
+                    final=feed.exhausted,
                 )
             )
-            self._next_chunk = stop
-            self._chunks_in_flight += 1
-        if self._next_chunk == end and not self._decoding:
+        if feed.exhausted and not self._decoding:
             self._decoding = True
-            if self._chunks_in_flight == 0:
-                self._measure.prefill_ended = time.perf_counter()
             begin = self._loop.restart if self._started else self._loop.start
             self._started = True
-            self._perform(begin(time.perf_counter()))
+            self._carry_out(begin(time.perf_counter()))
 
     def _on_prefilled(self, message: PrefillDone) -> None:
-        self._chunks_in_flight -= 1
-        self._prefilled = message.end
+        self._feed.acknowledged(message.end)
         self._measure.stage_times(message.times, prefill=True)
-        if self._decoding:
-            if self._chunks_in_flight == 0:
-                self._measure.prefill_ended = time.perf_counter()
-        elif self._cancelled:
-            if self._chunks_in_flight == 0:
+        if not self._decoding:
+            if not self._cancelled:
+                self._pump_prefill()
+            elif self._feed.in_flight == 0:
                 self.finished.set_result("cancelled")
-        else:
-            self._pump_prefill()
-        before = self._measure.reused if self._inputs is self._prompt else 0
-        self._emit(
-            PrefillProgress(
-                at=time.monotonic(),
-                request=self._set.request.request,
-                done=message.end - before,
-                total=len(self._inputs) - 1 - before,
-            )
-        )
+        self._report.prefill(self._feed)
 
     # -- decoding ----------------------------------------------------------------------------------
 
     def _on_reply(self, reply: PredictedTokens, route: str) -> None:
         now = time.perf_counter()
         actions = self._loop.on_reply(reply, now, direct=route != "lane" or len(self._chain.stages) == 2)
-        self._perform(actions, reply, route, now)
+        self._perform(actions)
+        ends_prefill = self._feed.computed < self._feed.total
+        self._measure.stage_times(reply.times, prefill=ends_prefill)
+        self._measure.tokens(len(actions.committed), now)
+        if ends_prefill and not reply.stale:
+            self._feed.completed()
+            self._report.prefill(self._feed)
+        if actions.committed:
+            self._tell_tokens(actions, reply.window)
+        if actions.done is not None:
+            self._report.done(actions.done, reply, route)
+        for window in actions.windows:
+            self._report.window(window)
 
-    def _perform(
-        self, actions: Actions, reply: PredictedTokens | None = None, route: str = "", now: float = 0.0
-    ) -> None:
-        """Do what the loop says: first what the stages wait for, then what people see."""
+    def _carry_out(self, actions: Actions) -> None:
+        """Do what the loop says without a reply."""
+        self._perform(actions)
+        for window in actions.windows:
+            self._report.window(window)
+
+    def _perform(self, actions: Actions) -> None:
+        """Do what the loop says. Nothing is reported before the stages have their next window."""
         if actions.cancel_epoch is not None:
             self._send(CancelEpoch(session=self.slot.session, epoch=actions.cancel_epoch))
         for window in actions.windows:
             self._send_window(window)
-        texts, self._texts = self._texts, []
-        if reply is not None:
-            self._measure.stage_times(reply.times, prefill=False)
-            self._measure.tokens(len(actions.committed), now)
-        if actions.committed:
-            self._emit_tokens(actions, texts, reply)
-        if actions.done is not None and reply is not None:
-            self._emit_done(actions.done, reply, route)
-        for window in actions.windows:
-            self._emit_window(window)
         if actions.finished is not None and not self.finished.done():
             self.finished.set_result(actions.finished)
 
     def _send_window(self, window: WindowPlan) -> None:
+        start, tokens = window.start, window.tokens
+        first, end = self._feed.last_batch
+        ends_prompt = end == start + 1 and first < start
+        if ends_prompt:  # the prompt tokens before it are computed in the same batch
+            start, tokens = first, tuple(self._feed.tokens[first:end])
         self._send(
             VerifyWindow(
                 session=self.slot.session,
                 window=window.window,
                 epoch=window.epoch,
-                start=window.start,
-                tokens=window.tokens,
+                start=start,
+                tokens=tokens,
                 draft_budget=window.draft_budget,
+                last_only=ends_prompt,
             )
         )
 
@@ -357,88 +343,27 @@ class Generation:
         if not self.finished.done():
             self.finished.set_exception(error)
 
-    # -- what people see ---------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
-    def _emit(self, event: Event) -> None:
-        self._emit_event(event)
-
-    def _emit_started(self, reused: int) -> None:
-        request = self._set.request
-        self._emit(
-            RequestStarted(
-                at=time.monotonic(),
-                request=request.request,
-                prompt_tokens=len(self._set.prompt),
-                reused=reused,
-                strategy=self._loop.strategy.strategy,
-                seed=request.sampling.seed,
-                temperature=request.sampling.temperature,
-                max_tokens=request.max_tokens,
-                resumed=len(request.resume),
-            )
-        )
-
-    def _emit_tokens(self, actions: Actions, texts: list[str], reply: PredictedTokens | None) -> None:
+    def _tell_tokens(self, actions: Actions, window: int) -> None:
+        texts, self._texts = self._texts, []
         shown = [
             (item.token, item.origin, text)
             for item, text in zip(actions.committed, texts, strict=True)
             if not item.ends
         ]
         self._token_ids.extend(token for token, _, _ in shown)
-        self._emit(
-            TokensCommitted(
-                at=time.monotonic(),
-                request=self._set.request.request,
-                window=-1 if reply is None else reply.window,
-                tokens=tuple(shown),
-                tail=self._text.flush() if self._loop.stop_reason is not None else "",
-            )
-        )
-
-    def _emit_window(self, window: WindowPlan) -> None:
-        self._emit(
-            WindowSent(
-                at=time.monotonic(),
-                request=self._set.request.request,
-                window=window.window,
-                epoch=window.epoch,
-                start=window.start,
-                rows=len(window.tokens),
-                width=window.width,
-                sources=tuple(window.sources),
-                in_flight=window.in_flight,
-                draft_budget=window.draft_budget,
-                reason=window.reason,
-            )
-        )
-
-    def _emit_done(self, done: WindowOutcome, reply: PredictedTokens, route: str) -> None:
-        show = self._set.prompts.show
-        rejected = done.rejected
-        reject = (rejected.position, show(rejected.drafted), show(rejected.actual)) if rejected else ()
-        self._emit(
-            WindowDone(
-                at=time.monotonic(),
-                request=self._set.request.request,
-                window=done.window,
-                epoch=done.epoch,
-                stale=done.stale,
-                accepted=done.accepted,
-                width=done.width,
-                elapsed_ms=done.elapsed_ms,
-                stages=tuple((t.stage, t.queue_us, t.compute_us, t.kv_tokens) for t in reply.times),
-                route=route,
-                rejected=reject,
-            )
-        )
+        self._report.tokens(window, shown, self._text.flush() if self._loop.stop_reason else "")
 
     def _finish(self, reason: str) -> RequestFinished:
         """Remember what the caches hold, and sum the answer up."""
         slot, loop = self.slot, self._loop
         slot.next_window, slot.next_epoch = loop.next_window, loop.next_epoch
         self._set.drafting.learn(loop.history, len(self._set.prompt))
-        decoded = self._decoding and self._prefilled >= len(self._inputs) - 1
-        slot.cached = loop.history[: loop.kv_length] if decoded else self._inputs[: self._prefilled]
+        decoded = self._feed.computed == self._feed.total
+        slot.cached = loop.history[: loop.kv_length] if decoded else self._feed.tokens[: self._feed.done]
+        if tail := self._text.flush():
+            self._report.tokens(-1, [], tail)
         result = self._result(reason)
         if self._chain.lost is not None:
             slot.cached = []
@@ -454,7 +379,6 @@ class Generation:
 
     def _result(self, reason: str) -> dict[str, Any]:
         setting, chain = self._set, self._chain
-        self._text.flush()
         return {
             "text": self._text.text,
             "token_ids": self._token_ids,

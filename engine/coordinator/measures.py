@@ -42,7 +42,6 @@ class AnswerMeasure:
     started: float
     prompt_tokens: int = 0
     reused: int = 0
-    prefill_ended: float = 0.0
     first_token: float = 0.0
     last_token: float = 0.0
     token_gaps_ms: array[float] = field(default_factory=lambda: array("d"))
@@ -67,19 +66,22 @@ class AnswerMeasure:
         self.routes[route] = self.routes.get(route, 0) + 1
 
     def timings(self, predicted: int, *, resumed: int = 0) -> dict[str, Any]:
-        """The `timings` object of the JSON result. The first `resumed` tokens came from an earlier engine,
-        and the times are of the others."""
-        begun = self.prefill_ended or self.started
-        fresh = predicted - resumed
-        predicted_ms = max(0.0, (self.last_token - begun) * 1000) if fresh else 0.0
+        """The `timings` object of the JSON result.
+
+        The prompt's time goes up to the first token, which comes out of its last batch; the speed is that of
+        the tokens after it. The first `resumed` tokens came from an earlier engine and are not timed.
+        """
+        followers = max(0, predicted - resumed - 1)
+        predicted_ms = (self.last_token - self.first_token) * 1000
+        ttft_ms = max(0.0, self.first_token - self.started) * 1000
         return {
             "prompt_n": self.prompt_tokens,
             "prompt_reused_n": self.reused,
-            "prompt_ms": _ms(max(0.0, self.prefill_ended - self.started) * 1000),
-            "ttft_ms": _ms(max(0.0, self.first_token - self.started) * 1000),
+            "prompt_ms": _ms(ttft_ms),
+            "ttft_ms": _ms(ttft_ms),
             "predicted_n": predicted,
             "predicted_ms": _ms(predicted_ms),
-            "predicted_per_second": round(fresh * 1000 / predicted_ms, 2) if predicted_ms else 0.0,
+            "predicted_per_second": round(followers * 1000 / predicted_ms, 2) if predicted_ms else 0.0,
             "tpot_ms_p50": _ms(percentile(self.token_gaps_ms, 0.5)),
             "tpot_ms_p95": _ms(percentile(self.token_gaps_ms, 0.95)),
         }

@@ -47,7 +47,13 @@ def choose_slot(slots: Sequence[Slot], chat: str) -> Slot | None:
 
 
 def take(slot: Slot, chat: str) -> None:
-    """Mark a slot as used by a chat."""
+    """Mark a slot as used by a chat.
+
+    Caches are reused within a chat only: rows computed for another one come from batches of other sizes, and
+    an answer must not depend on what was asked before it.
+    """
     slot.busy = True
+    if not chat or slot.chat != chat:
+        slot.cached = []
     slot.chat = chat
     slot.last_used = time.monotonic()

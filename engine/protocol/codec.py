@@ -149,6 +149,8 @@ def _encode_verify(message: VerifyWindow, wire: WireType) -> bytes:
     flags, tokens, packed = _pack_rows(message.tokens, message.activations, wire)
     if message.stale:
         flags |= frames.STALE
+    if message.last_only:
+        flags |= frames.LAST_ONLY
     head = frames.VERIFY.pack(
         PROTOCOL_VERSION,
         FrameType.VERIFY,
@@ -167,14 +169,15 @@ def _encode_verify(message: VerifyWindow, wire: WireType) -> bytes:
 def _decode_verify(data: Buffer, flags: int, n_embd: int, limits: Limits) -> VerifyWindow:
     _expect_head(data, frames.VERIFY)
     _, _, _, session, window, epoch, start, rows, budget, n_times = frames.VERIFY.unpack_from(data)
-    _expect_rows("a window", rows, limits.window_rows)
+    last_only = bool(flags & frames.LAST_ONLY)
+    _expect_rows("a window", rows, limits.prefill_rows if last_only else limits.window_rows)
     _expect_positions(start, rows, limits.context)
     if budget > MAX_DRAFT_TOKENS:
         _out_of_bounds("draft budget", budget, MAX_DRAFT_TOKENS)
     times, offset = _unpack_times(data, frames.VERIFY.size, n_times)
     tokens, activations = _unpack_rows(data, offset, rows, n_embd, flags)
     stale = bool(flags & frames.STALE)
-    return VerifyWindow(session, window, epoch, start, tokens, budget, stale, activations, times)
+    return VerifyWindow(session, window, epoch, start, tokens, budget, stale, activations, times, last_only)
 
 
 # --- replies ------------------------------------------------------------------------------------------------

@@ -32,10 +32,11 @@ WIDENED = 1 << 2  # f32 although the lane agreed on less: a value did not fit
 FINAL = 1 << 3  # last chunk of the prompt
 STALE = 1 << 4
 HAS_DRAFT = 1 << 5
+LAST_ONLY = 1 << 6  # end of a prompt: only the last row is predicted
 
 ALLOWED_FLAGS: dict[int, int] = {
     FrameType.PREFILL: WIRE_MASK | WIDENED | FINAL,
-    FrameType.VERIFY: WIRE_MASK | WIDENED | STALE,
+    FrameType.VERIFY: WIRE_MASK | WIDENED | STALE | LAST_ONLY,
     FrameType.PREDICTED: STALE | HAS_DRAFT,
 }
 """All other types have none."""

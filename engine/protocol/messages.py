@@ -192,7 +192,8 @@ class VerifyWindow:
     """Rows to run at `start`; a plain decode step is a window of one row.
 
     `draft_budget` 0 tells the last stage not to draft. A `stale` window is passed on, uncomputed and without
-    activations, so that the replies of a session stay in window order.
+    activations, so that the replies of a session stay in window order. `last_only` marks the end of a prompt:
+    up to `prefill_rows` rows of which only the last is predicted, and answered as a window of that one row.
     """
 
     session: int
@@ -204,6 +205,13 @@ class VerifyWindow:
     stale: bool = False
     activations: Activations | None = None
     times: tuple[StageTime, ...] = ()
+    last_only: bool = False
+
+    @property
+    def predicted(self) -> tuple[int, int]:
+        """Position of the first predicted row, and how many are predicted."""
+        rows = len(self.tokens)
+        return (self.start + rows - 1, 1) if self.last_only else (self.start, rows)
 
 
 @dataclass(frozen=True, slots=True)

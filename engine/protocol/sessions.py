@@ -40,7 +40,7 @@ class LaneSessions:
     - rows are within the limits and carry activations exactly if the stage does not begin with layer 0
       (a stale window carries none);
     - no frame leaves a gap: `start` is at most the end of what was sent before. One that starts earlier is
-      legal, the stage trims itself to it;
+      legal, the stage trims itself to it; so is one that is stale, since it is not computed;
     - window ids rise and epochs never fall within a session.
 
     A `CancelEpoch` is always legal: on its way down it overtakes what waits in the stages' queues, even the
@@ -84,12 +84,13 @@ class LaneSessions:
                 f"epoch {message.epoch} of session {message.session} after epoch {session.epoch}",
                 code="window-order",
             )
-        self._check_rows(message, "a window", self._limits.window_rows, bare=message.stale)
-        self._check_start(message, session)
+        most = self._limits.prefill_rows if message.last_only else self._limits.window_rows
+        self._check_rows(message, "a window", most, bare=message.stale)
+        if not message.stale:  # one that is, follows others that were not computed either
+            self._check_start(message, session)
+            session.end = message.start + len(message.tokens)
         session.window = message.window
         session.epoch = message.epoch
-        if not message.stale:
-            session.end = message.start + len(message.tokens)
 
     def _prefill(self, message: Prefill) -> None:
         session = self._session(message.session)
@@ -171,8 +172,7 @@ class ReplyOrder:
     def sent(self, message: Message) -> None:
         """Remember a prefill chunk or a window."""
         if isinstance(message, VerifyWindow):
-            rows = len(message.tokens)
-            due = _Due(message.window, message.epoch, message.start, rows, message.draft_budget)
+            due = _Due(message.window, message.epoch, *message.predicted, message.draft_budget)
         elif isinstance(message, Prefill):
             due = _Due(-1, 0, message.start, len(message.tokens), 0)
         else:

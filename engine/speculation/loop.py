@@ -9,6 +9,8 @@ The caller (the coordinator) prefills every prompt token except the last, then d
         show actions.committed and actions.done
         actions = loop.on_reply(reply of the oldest window under way, now)
 
+- `start`'s only window holds the last token of the prompt and no drafts: the caller may compute its row in one
+  batch with the rows before it, as the end of the prefill. So does `restart` when nothing is committed yet.
 - Plain decoding is the same loop with windows of one row: the newest committed token, which is the only
   committed token that is in no KV cache yet.
 - `finished` comes once, in the last `Actions`: every window was answered by then, stale ones included, so
@@ -96,7 +98,7 @@ class DecodeLoop:
         """The first windows; may finish at once when no token fits."""
         self._pipeline.start_clock(now)
         self.stop_reason = self._exhausted()
-        return self._actions(now)
+        return self._actions(now, ends_prompt=True)
 
     def on_reply(self, reply: PredictedTokens, now: float, *, direct: bool = True) -> Actions:
         """Commit what the reply of the oldest window yields and say what to send next.
@@ -112,7 +114,8 @@ class DecodeLoop:
             self.statistics.add_stale(reply)
             return self._actions(now, done=_outcome(flight, None, elapsed_ms))
         committed, rejected, cancel = self._commit(flight, reply.predictions)
-        self._tell_policy(flight, reply, elapsed_ms, head_ms, len(committed), rejected)
+        if not flight.ends_prompt:
+            self._tell_policy(flight, reply, elapsed_ms, head_ms, len(committed), rejected)
         mtp = self._scheduler.drafter.mtp
         if mtp is not None and not self._pipeline.live:
             mtp.offer(reply.draft, self.history)
@@ -137,7 +140,7 @@ class DecodeLoop:
         self._pipeline.advance_clock(now)
         self._pipeline.forget()
         self._stream.clear()
-        return self._actions(now)
+        return self._actions(now, ends_prompt=not self.statistics.emitted)
 
     def update_plan(self, plan: SpeculationPlan) -> None:
         """Use other settings from the next window on."""
@@ -201,7 +204,7 @@ class DecodeLoop:
 
     def _learn_costs(self, flight: Flight, reply: PredictedTokens, elapsed_ms: float) -> float:
         """Tell the cost model; returns what drafting took."""
-        if reply.stale:
+        if reply.stale or flight.ends_prompt:
             return 0.0
         costs = self._scheduler.costs
         rows, draft = len(flight.plan.tokens), reply.draft
@@ -250,11 +253,15 @@ class DecodeLoop:
         cancel_epoch: int | None = None,
         committed: tuple[CommittedToken, ...] = (),
         done: WindowOutcome | None = None,
+        ends_prompt: bool = False,
     ) -> Actions:
         windows: tuple[WindowPlan, ...] = ()
         finished: FinishReason | None = None
         if self.stop_reason is None:
-            windows = self._scheduler.next_windows(now, self._room())
+            if ends_prompt:
+                windows = (self._scheduler.first_window(now),)
+            else:
+                windows = self._scheduler.next_windows(now, self._room())
         elif not self._pipeline.flights and not self._finished:
             self._finished = True
             finished = self.stop_reason

@@ -21,6 +21,7 @@ class Flight:
     sent_at: float
     first_draft: int
     probe: bool = False
+    ends_prompt: bool = False  # computed with the rows before it, so its times say nothing about a window
     followed: bool = False  # a candidate came after its last draft
     accepted: int = 0
     stale: bool = False

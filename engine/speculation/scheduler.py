@@ -29,6 +29,8 @@ from engine.speculation.strategies import make_drafter, resolve_strategy
 from engine.speculation.stream import Candidate, Stream
 from engine.speculation.types import LoopContext, WindowPlan
 
+PROMPT = Choice(0, 1, "end of the prompt")
+
 
 class Scheduler:
     """Owns the candidates and the windows under way of one request."""
@@ -75,6 +77,14 @@ class Scheduler:
         if plan.window_policy == "adaptive":
             return AdaptivePolicy(plan, gate, self._statistics.width)
         return FixedPolicy(plan, gate)
+
+    def first_window(self, now: float) -> WindowPlan:
+        """The last token of the prompt, and nothing else: it is computed as the end of the prefill."""
+        self.pipeline.begin_epoch()
+        budget = self._draft_budget(PROMPT, HORIZON)
+        window = self._send(len(self._history) - 1, (self._history[-1],), (), PROMPT, budget, now)
+        self.pipeline.flights[-1].ends_prompt = True
+        return window
 
     def next_windows(self, now: float, room: int) -> tuple[WindowPlan, ...]:
         """What to send now, when at most `room` candidates can still be of use."""

@@ -174,7 +174,12 @@ class StageWorker:
             lane.forward(replace(window, activations=hidden, times=times))
             return
         predictions, draft = self._tail.verify(
-            sequence, window.start, window.tokens, window.activations, window.draft_budget
+            sequence,
+            window.start,
+            window.tokens,
+            window.activations,
+            window.draft_budget,
+            last_only=window.last_only,
         )
         times = (*window.times, self._time(lane, sequence, arrived, begun))
         lane.reply(
@@ -182,7 +187,7 @@ class StageWorker:
                 session=window.session,
                 window=window.window,
                 epoch=window.epoch,
-                start=window.start,
+                start=window.predicted[0],
                 predictions=predictions,
                 draft=draft,
                 times=times,
@@ -198,7 +203,7 @@ class StageWorker:
                     session=window.session,
                     window=window.window,
                     epoch=window.epoch,
-                    start=window.start,
+                    start=window.predicted[0],
                     predictions=(),
                     stale=True,
                     times=window.times,

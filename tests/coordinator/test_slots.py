@@ -34,3 +34,17 @@ def test_a_new_chat_takes_the_slot_unused_for_longest() -> None:
 def test_busy_slots_are_not_lent() -> None:
     slots = [Slot(number=0, busy=True)]
     assert choose_slot(slots, "new") is None
+
+
+def test_another_chat_reuses_nothing() -> None:
+    slot = Slot(number=0, chat="one", cached=[1, 2, 3])
+    take(slot, "one")
+    assert slot.cached == [1, 2, 3]
+    take(slot, "two")
+    assert slot.cached == []
+
+
+def test_a_request_without_a_chat_reuses_nothing() -> None:
+    slot = Slot(number=0, chat="", cached=[1, 2, 3])
+    take(slot, "")
+    assert slot.cached == []

@@ -10,7 +10,7 @@ import pytest
 from engine.config.plan import SpeculationPlan
 from engine.errors import ProtocolError
 from engine.speculation.loop import DecodeLoop
-from engine.speculation.types import LoopContext, Rejection, StopSignal
+from engine.speculation.types import LoopContext, Rejection, StopSignal, WindowPlan
 from tests.speculation.driving import FIXED, agree, answer, only_window, plain_loop, scripted
 from tests.speculation.simulator import FakeMtp
 
@@ -18,9 +18,14 @@ REPEATED = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]  # a lookup of the last three token
 
 
 def repeating_loop(plan: SpeculationPlan = FIXED, **context: object) -> DecodeLoop:
-    """A loop over `REPEATED` that speculates from its first window on."""
+    """A loop whose first token completes `REPEATED`, so that it speculates from its second window on."""
     values: dict[str, object] = {"max_tokens": 100, "context_limit": 1000, "window_rows": 64, **context}
-    return DecodeLoop(plan, LoopContext(prompt=REPEATED, **values))  # type: ignore[arg-type]
+    return DecodeLoop(plan, LoopContext(prompt=REPEATED[:-1], **values))  # type: ignore[arg-type]
+
+
+def first_drafts(loop: DecodeLoop) -> WindowPlan:
+    """Start a `repeating_loop`; its first window with drafts."""
+    return only_window(loop.on_reply(answer(only_window(loop.start(0.0)), REPEATED[-1:]), 0.5))
 
 
 # Positions
@@ -29,6 +34,14 @@ def repeating_loop(plan: SpeculationPlan = FIXED, **context: object) -> DecodeLo
 def test_the_first_window_holds_the_last_prompt_token() -> None:
     window = only_window(plain_loop([7, 8, 9]).start(0.0))
     assert (window.start, window.tokens, window.width) == (2, (9,), 0)
+
+
+def test_the_first_window_has_no_drafts_even_where_there_are_some() -> None:
+    """Its row may be computed as the end of the prefill, in a batch of another size than a window's."""
+    loop = DecodeLoop(FIXED, LoopContext(prompt=REPEATED, max_tokens=9, context_limit=99, window_rows=9))
+    window = only_window(loop.start(0.0))
+    assert (window.start, window.tokens) == (10, (3,))
+    assert only_window(loop.on_reply(answer(window, [4]), 1.0)).width > 0
 
 
 def test_plain_decoding_is_one_row_after_the_other() -> None:
@@ -51,7 +64,7 @@ def test_a_prompt_without_tokens_is_refused() -> None:
 
 def test_a_wrong_draft_is_replaced_and_the_next_window_starts_there() -> None:
     loop = repeating_loop(replace(FIXED, window_max=4))
-    window = only_window(loop.start(0.0))
+    window = first_drafts(loop)
     assert (window.start, window.tokens) == (10, (3, 4, 5, 6, 7))
     actions = loop.on_reply(answer(window, [4, 5, 90, 7, 8]), 1.0)
     assert [(item.token, item.origin) for item in actions.committed] == [
@@ -70,14 +83,14 @@ def test_a_wrong_draft_is_replaced_and_the_next_window_starts_there() -> None:
 
 def test_a_window_accepted_whole_yields_the_free_token() -> None:
     loop = repeating_loop(replace(FIXED, window_max=2))
-    actions = loop.on_reply(answer(only_window(loop.start(0.0)), [4, 5, 60]), 1.0)
+    actions = loop.on_reply(answer(first_drafts(loop), [4, 5, 60]), 1.0)
     assert [item.origin for item in actions.committed] == ["ngram", "ngram", "free"]
     assert loop.statistics.violations() == []
 
 
 def test_a_free_token_that_equals_the_next_candidate_uses_it_up() -> None:
     loop = repeating_loop(replace(FIXED, window_max=2))
-    window = only_window(loop.start(0.0))
+    window = first_drafts(loop)
     following = only_window(loop.on_reply(answer(window, agree(window, 6)), 1.0))
     assert (following.start, following.tokens) == (13, (6, 7, 8))
 
@@ -104,12 +117,12 @@ def test_the_end_of_generation_token_is_counted_but_is_no_text() -> None:
         return "end" if token == eos else None
 
     loop = repeating_loop(replace(FIXED, window_max=6), stop=stop)
-    window = only_window(loop.start(0.0))
+    window = first_drafts(loop)
     actions = loop.on_reply(answer(window, agree(window, 11)), 1.0)
     assert [(item.token, item.ends) for item in actions.committed] == [(4, False), (5, False), (6, True)]
     assert actions.finished == "stop"
     statistics = loop.statistics
-    assert (statistics.emitted, statistics.accepted, statistics.proposed) == (3, 3, 6)
+    assert (statistics.emitted, statistics.accepted, statistics.proposed) == (4, 3, 6)
     assert statistics.accepted_per_position == [1, 1, 1, 0, 0, 0]
     assert statistics.violations() == []
 
@@ -143,10 +156,10 @@ def test_a_stop_inside_the_window_wins_over_the_limit() -> None:
     def stop(token: int) -> StopSignal | None:
         return "end" if token == stop_token else None
 
-    prompt = [1, 2, 3, 10, 11, stop_token, 20, 21, 22, 1, 2, 3]
-    context = LoopContext(prompt=prompt, max_tokens=5, context_limit=1000, window_rows=64, stop=stop)
+    prompt = [1, 2, 3, 10, 11, stop_token, 20, 21, 22, 1, 2]
+    context = LoopContext(prompt=prompt, max_tokens=6, context_limit=1000, window_rows=64, stop=stop)
     loop = DecodeLoop(FIXED, context)
-    window = only_window(loop.start(0.0))
+    window = first_drafts(loop)
     assert len(window.tokens) == 5  # five tokens at most: the last one needs no row
     actions = loop.on_reply(answer(window, [10, 11, stop_token, 20, 21]), 1.0)
     assert [item.token for item in actions.committed if not item.ends] == [10, 11]
@@ -230,7 +243,7 @@ def test_numbers_of_a_session_go_on_in_its_next_request() -> None:
 
 def test_a_cancelled_request_drains_what_is_under_way() -> None:
     loop = repeating_loop()
-    window = only_window(loop.start(0.0))
+    window = first_drafts(loop)
     actions = loop.cancel(0.5)
     assert (actions.cancel_epoch, actions.finished, actions.windows) == (window.epoch, None, ())
     actions = loop.on_reply(answer(window, [], stale=True), 1.0)
@@ -264,7 +277,7 @@ def test_a_reply_of_another_epoch_is_an_error() -> None:
 @pytest.mark.parametrize("predictions", [[], [4], [4, 5, 6, 7, 8, 9]])
 def test_a_wrong_number_of_predictions_is_an_error(predictions: list[int]) -> None:
     loop = repeating_loop(replace(FIXED, window_max=2))
-    window = only_window(loop.start(0.0))
+    window = first_drafts(loop)
     with pytest.raises(ProtocolError, match=f"{len(predictions)} predictions .* expected 3"):
         loop.on_reply(answer(window, predictions), 1.0)
 
@@ -299,14 +312,14 @@ def test_after_a_restart_the_newest_committed_token_is_sent_again() -> None:
 def test_a_model_that_cannot_roll_back_is_decoded_plainly() -> None:
     """C14: recurrent state cannot be trimmed; speculation is off, and one line says so."""
     loop = repeating_loop(can_rollback=False)
-    assert only_window(loop.start(0.0)).width == 0
+    assert first_drafts(loop).width == 0
     assert loop.strategy.strategy == "disabled"
     assert "cannot be rolled back" in loop.strategy.note
 
 
 def test_new_settings_hold_from_the_next_window_on() -> None:
     loop = repeating_loop(SpeculationPlan(strategy="disabled"))
-    window = only_window(loop.start(0.0))
+    window = first_drafts(loop)
     loop.update_plan(replace(FIXED, window_max=3))
     following = only_window(loop.on_reply(answer(window, [4]), 1.0))
     assert (window.width, following.width) == (0, 3)
