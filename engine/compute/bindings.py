@@ -67,6 +67,7 @@ _GGML: dict[str, tuple[Any, ...]] = {
     "ggml_get_type_traits": (ctypes.c_void_p, ctypes.c_int),
     "ggml_nbytes": (ctypes.c_size_t, ctypes.c_void_p),
     "ggml_backend_tensor_get": (None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t),
+    "ggml_backend_tensor_set": (None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t),
 }
 
 

@@ -65,36 +65,51 @@ class LoadedModel:
             self.handle = None
 
 
-class LayerOutput:
-    """Copies the output of one block out of the graph while llama.cpp computes it (`cb_eval`).
+class GraphRows:
+    """Rows of a decode on their way into or out of the graph: of one sequence, in order, graph by graph."""
+
+    def __init__(self, tensor: str) -> None:
+        self.tensor = tensor
+        self.values: Hidden = np.empty((0, 0), dtype=np.float32)
+        self.done_bytes = 0
+        self._address = 0
+
+    def begin(self, values: Hidden) -> None:
+        self.values, self._address, self.done_bytes = values, values.ctypes.data, 0
+
+    def copy(self, tensor: int, n_bytes: int, transfer: Any) -> None:
+        """Transfer the next rows, unless there are not so many: then the decode is refused."""
+        if self.done_bytes + n_bytes <= self.values.nbytes:
+            transfer(tensor, self._address + self.done_bytes, 0, n_bytes)
+        self.done_bytes += n_bytes
+
+
+class GraphAccess:
+    """Copies a tensor out of the graph, or rows over one, while llama.cpp computes it (`cb_eval`).
 
     llama.cpp asks for every node of the graph whether its data is wanted: `ask` must stay minimal.
     """
 
-    def __init__(self, block: int) -> None:
+    def __init__(self, *, output: str = "", input: str = "") -> None:
         llama = bindings()
-        wanted = f"l_out-{block}".encode()
-        name, n_bytes, read = llama.ggml_get_name, llama.ggml_nbytes, llama.ggml_backend_tensor_get
-        self.block = block
-        self.rows: Hidden = np.empty((0, 0), dtype=np.float32)  # of the last decode
-        self.seen_bytes = 0
-        self._address = 0
+        wanted = frozenset(tensor.encode() for tensor in (output, input) if tensor)
+        input_name = input.encode()
+        name, n_bytes = llama.ggml_get_name, llama.ggml_nbytes
+        read, write = llama.ggml_backend_tensor_get, llama.ggml_backend_tensor_set
+        self.input = GraphRows(input) if input else None
+        self.output = GraphRows(output) if output else None
 
         def observe(tensor: int, ask: bool, _user_data: Any) -> bool:
+            found = name(tensor)
             if ask:
-                return bool(name(tensor) == wanted)
-            size = n_bytes(tensor)
-            if self.seen_bytes + size <= self.rows.nbytes:  # else the decode is refused
-                read(tensor, self._address + self.seen_bytes, 0, size)
-            self.seen_bytes += size
+                return found in wanted
+            if self.input is not None and found == input_name:
+                self.input.copy(tensor, n_bytes(tensor), write)
+            elif self.output is not None:
+                self.output.copy(tensor, n_bytes(tensor), read)
             return True
 
         self.callback = llama.ggml_backend_sched_eval_callback(observe)
-
-    def begin(self, rows: int, n_embd: int) -> None:
-        """Make room for the next decode. Its rows, all of one sequence, come in order, graph by graph."""
-        self.rows = np.empty((rows, n_embd), dtype=np.float32)
-        self._address, self.seen_bytes = self.rows.ctypes.data, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +117,7 @@ class ContextRequest:
     """What a context is for, besides the options of its stage."""
 
     options: ComputeOptions
-    layer_output: LayerOutput | None = None
+    graph: GraphAccess | None = None
     mrope: bool = False  # four positions a row in batches of hidden states
     mtp_of: LlamaContext | None = None  # the trunk, if this context runs the NextN block
 
@@ -149,8 +164,8 @@ class LlamaContext:
         parameters.flash_attn_type = FLASH_ATTENTION_ON
         parameters.swa_full = True  # a window-sized cache would break deep trims silently
         parameters.kv_unified = False
-        if self._request.layer_output is not None:
-            parameters.cb_eval = self._request.layer_output.callback
+        if self._request.graph is not None:
+            parameters.cb_eval = self._request.graph.callback
         if mtp is not None:
             parameters.ctx_type = CONTEXT_TYPE_MTP
             parameters.ctx_other = mtp.handle
@@ -162,6 +177,7 @@ class LlamaContext:
         rows = self.max_rows
         self._steps = np.arange(rows, dtype=np.int32)
         self._tokens = np.zeros(rows, dtype=np.int32)
+        self._stand_ins = np.zeros(rows, dtype=np.int32)  # token 0 is in every vocabulary
         self._positions = np.zeros(_MROPE_SECTIONS * rows, dtype=np.int32)
         self._sequence = np.zeros(1, dtype=np.int32)
         self._ones = np.ones(rows, dtype=np.int32)
@@ -169,6 +185,7 @@ class LlamaContext:
         self._marks = {kind: np.full(rows, kind is Outputs.ALL, dtype=np.int8) for kind in Outputs}
         self._mark_address = {kind: marks.ctypes.data for kind, marks in self._marks.items()}
         self._token_address = self._tokens.ctypes.data
+        self._stand_in_address = self._stand_ins.ctypes.data
         self._batch = Batch(
             pos=self._positions.ctypes.data,
             n_seq_id=self._ones.ctypes.data,
@@ -188,7 +205,7 @@ class LlamaContext:
         """Run `rows` rows of a sequence from position `start`: tokens, hidden states, or (MTP) both.
 
         `hidden` is C-contiguous float32 (rows, n_embd). The caller has checked positions and token ids.
-        With a `layer_output` all rows must be marked, for llama.cpp crops the last layer to the marked ones.
+        If the graph's output is read, all rows must be marked: llama.cpp crops the last layer to those.
         Raises BackendError if llama.cpp refuses; the cache then ends at `start`.
         """
         if not 0 < rows <= self.max_rows:
@@ -214,30 +231,40 @@ class LlamaContext:
     ) -> None:
         batch = self._batch
         batch.n_tokens = rows
-        batch.embd = None if hidden is None else hidden.ctypes.data
-        if tokens is None:
-            batch.token = None
-        else:
-            self._tokens[:rows] = tokens
-            batch.token = self._token_address
+        self._set_input(rows, tokens, hidden)
         self._sequence[0] = sequence
-        self._set_positions(start, rows, tokens is None)
+        self._set_positions(start, rows, batch.token is None)
         if outputs is Outputs.LAST:
             marks = self._marks[outputs]
             marks[:rows] = 0
             marks[rows - 1] = 1
         batch.logits = self._mark_address[outputs]
         self._outputs = rows if outputs is Outputs.ALL else int(outputs is Outputs.LAST)
-        capture = self._request.layer_output
-        if capture is not None:
-            capture.begin(rows, self.model.n_embd)
+        graph = self._request.graph
+        if graph is not None and graph.output is not None:
+            graph.output.begin(np.empty((rows, self.model.n_embd), dtype=np.float32))
         code = self._llama.llama_decode(self.handle, batch)
         if code != 0:
             cause = _CAUSES.get(code, "out of memory or internal error")
             self._refuse(sequence, start, f"{rows} rows at position {start}: {cause} (code {code})")
-        if capture is not None and capture.seen_bytes != capture.rows.nbytes:
-            came = f"{capture.seen_bytes} bytes of block {capture.block} came for {rows} rows"
-            self._refuse(sequence, start, f"{came}, not {capture.rows.nbytes}")
+        for side in (graph.input, graph.output) if graph is not None else ():
+            if side is not None and side.done_bytes != side.values.nbytes:
+                found = f"{side.tensor} has {side.done_bytes} bytes for {rows} rows"
+                self._refuse(sequence, start, f"{found}, not {side.values.nbytes}")
+
+    def _set_input(self, rows: int, tokens: Sequence[int] | None, hidden: Hidden | None) -> None:
+        """Point the batch at its rows; where hidden states replace the graph's input, at stand-in tokens."""
+        batch, graph = self._batch, self._request.graph
+        batch.token = batch.embd = None
+        if tokens is not None:
+            self._tokens[:rows] = tokens
+            batch.token = self._token_address
+        if hidden is not None:
+            if graph is not None and graph.input is not None:
+                graph.input.begin(hidden)
+                batch.token = self._stand_in_address
+            else:
+                batch.embd = hidden.ctypes.data
 
     def _set_positions(self, start: int, rows: int, only_hidden: bool) -> None:
         positions = self._positions
@@ -270,9 +297,10 @@ class LlamaContext:
         return _view(self._llama.llama_get_embeddings_nextn(self.handle), rows, self.model.n_embd)
 
     def layer_rows(self, rows: int) -> Hidden:
-        """Rows of the last decode from its `layer_output`, (rows, n_embd); they stay as they are."""
-        assert self._request.layer_output is not None
-        return self._request.layer_output.rows[:rows]
+        """Rows of the last decode that were read from the graph, (rows, n_embd); they stay as they are."""
+        assert self._request.graph is not None
+        assert self._request.graph.output is not None
+        return self._request.graph.output.values[:rows]
 
     def trim(self, sequence: int, keep: int) -> None:
         """Remove the positions from `keep` on. Raises TrimRefused if the memory cannot be rolled back."""

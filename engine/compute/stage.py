@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compute.context import ContextRequest, Hidden, LayerOutput, LlamaContext, LoadedModel, Outputs
+from engine.compute.context import ContextRequest, GraphAccess, Hidden, LlamaContext, LoadedModel, Outputs
 from engine.compute.embedding import EmbeddingTable, check_tokens
 from engine.compute.exactness import measure_row_exactness
 from engine.compute.options import ComputeOptions
@@ -49,8 +49,7 @@ class Stage:
         with ExitStack() as opened:
             self.model = LoadedModel(slice.path, gpu_layers=options.gpu_layers, exact=options.exact)
             opened.callback(self.model.close)
-            capture = LayerOutput(slice.rules.last_block) if self._captures_layer else None
-            request = ContextRequest(options, layer_output=capture, mrope=slice.rules.mrope)
+            request = ContextRequest(options, graph=self._graph_access(), mrope=slice.rules.mrope)
             self.context = LlamaContext(self.model, request)
             opened.callback(self.context.close)
             if self.model.n_embd != self.n_embd:
@@ -63,6 +62,13 @@ class Stage:
             self.context.provide_hidden_states(True)
         if options.exact:
             self._row_exact = self.row_exact  # also settles how single rows are computed
+
+    def _graph_access(self) -> GraphAccess | None:
+        """What must be read from the graph, or written into it, while llama.cpp computes."""
+        rules = self.slice.rules
+        output = f"l_out-{rules.last_block}" if self._captures_layer else ""
+        input = "" if self.slice.whole else rules.input_tensor
+        return GraphAccess(output=output, input=input) if output or input else None
 
     def _vocabulary_size(self) -> int:
         if self._embeddings is not None and not self.slice.is_last:
@@ -91,8 +97,6 @@ class Stage:
         if tokens is not None and not self.slice.whole:
             assert self._embeddings is not None
             hidden, tokens = self._embeddings.rows(tokens), None
-        elif hidden is not None and self.slice.rules.hidden_scale != 1.0:
-            hidden = np.multiply(hidden, np.float32(self.slice.rules.hidden_scale))
         self._rows = rows
         if self.slice.is_last:
             self._last_only = logits == "last"

@@ -9,7 +9,6 @@ llama.cpp's `src/models/*.cpp`, and tests/conformance compares every one with th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
 Capture = Literal["nextn", "layer_output"]
 
-SCALING_BOUND = "logits within 0.2 % of the largest: every boundary divides by sqrt(n_embd), which rounds"
-
 
 @dataclass(frozen=True, slots=True)
 class SliceRules:
@@ -34,21 +31,20 @@ class SliceRules:
 
     Attributes:
         input_scale: stage 0 multiplies the rows of the token embedding by it, in float32.
-        hidden_scale: hidden states of the previous stage are multiplied by it before llama.cpp gets them.
+        input_tensor: hidden states cannot be given as a batch: they are written over this tensor of the
+            graph, once llama.cpp has computed it for stand-in tokens. "": a batch of them will do.
         capture: hidden states leave as NextN rows, or are read from the tensor `l_out-<last_block>`.
         mrope: a batch of hidden states needs four positions a row: three times the position, then 0.
         last_block: index in the slice file of its last layer, NextN blocks aside.
         can_rollback: the memory can be trimmed to any position, which speculation needs.
-        exactness: "" if the split computes the whole model's logits bit for bit, else a bound in words.
     """
 
     input_scale: float = 1.0
-    hidden_scale: float = 1.0
+    input_tensor: str = ""
     capture: Capture = "layer_output"
     mrope: bool = False
     last_block: int = 0
     can_rollback: bool = True
-    exactness: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,8 +58,7 @@ class InputScale(Enum):
     """What llama.cpp's graph does to its input."""
 
     NONE = "nothing"
-    TOKENS = "multiplies the rows of tokens by sqrt(n_embd), but not hidden states"
-    EVERYTHING = "multiplies the rows of tokens and hidden states by sqrt(n_embd)"
+    ROOT = "multiplies the rows of tokens by sqrt(n_embd)"
     KEY = "multiplies the rows of tokens and hidden states by embedding_scale"
 
 
@@ -90,13 +85,11 @@ class NextN:
         tensors: weights of the block that the loader does not insist on.
         single: there may be one NextN block only.
         obstacle: what is in the way of running it, in words, or "".
-        in_slice: what is in the way of running it in a slice, in words, or "".
     """
 
     tensors: tuple[str, ...] = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
     single: bool = False
     obstacle: Callable[[ModelFile], str] = derived.no_obstacle
-    in_slice: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +100,8 @@ class Architecture:
         name: as in `general.architecture`.
         source: the file of llama.cpp's `src/models` that defines it.
         default_embedding_scale: `embedding_scale` of a file without that key.
+        input_tensor: the first tensor of the graph that layer 0 sees, where hidden states cannot be given as
+            a batch: the graph would scale them again (gemma, gemma2) or aborts (glm4, glm4moe).
         output_required: llama.cpp insists on `output.weight` beside `token_embd.weight`.
         leading_dense: `leading_dense_block_count` counts layers from the first one on.
         hybrid: some layers have a recurrent state instead of a cache of keys and values.
@@ -122,6 +117,7 @@ class Architecture:
     source: str
     input_scale: InputScale = InputScale.NONE
     default_embedding_scale: float = 0.0
+    input_tensor: str = ""
     capture: Capture = "layer_output"
     output_required: bool = False
     sliding_window: SlidingWindow | None = None
@@ -139,20 +135,11 @@ class Architecture:
 
     def embedding_scale(self, model: ModelFile) -> float:
         """Factor between a row of the token embedding and the input of layer 0, a float32 value."""
-        if self.input_scale is InputScale.TOKENS:
+        if self.input_scale is InputScale.ROOT:
             return float(np.sqrt(np.float32(model.n_embd)))
         if self.input_scale is InputScale.KEY:
             return derived.real(model, "embedding_scale", self.default_embedding_scale) or 1.0
         return 1.0
-
-    def hidden_scale(self, model: ModelFile) -> float:
-        """Factor that undoes what the graph does to hidden states."""
-        return 1.0 / math.sqrt(model.n_embd) if self.input_scale is InputScale.EVERYTHING else 1.0
-
-    def exactness(self, model: ModelFile) -> str:
-        """The bound, if scaling hidden states there and back rounds: it does unless by a power of two."""
-        mantissa, _ = math.frexp(self.hidden_scale(model))
-        return "" if mantissa == 0.5 else SCALING_BOUND
 
 
 def architecture_of(model: ModelFile) -> Architecture:
@@ -202,11 +189,12 @@ ARCHITECTURES: Mapping[str, Architecture] = _table(
         obstacle=derived.interleaved_experts_obstacle,
     ),
     Architecture(name="exaone", source="exaone"),
-    Architecture(name="gemma", source="gemma", input_scale=InputScale.EVERYTHING),
+    Architecture(name="gemma", source="gemma", input_scale=InputScale.ROOT, input_tensor="inp_scaled"),
     Architecture(
         name="gemma2",
         source="gemma2",
-        input_scale=InputScale.EVERYTHING,
+        input_scale=InputScale.ROOT,
+        input_tensor="inp_scaled",
         sliding_window=SlidingWindow(period=2),
         obstacle=derived.gemma2_obstacle,
         reserved_count=46,
@@ -214,23 +202,18 @@ ARCHITECTURES: Mapping[str, Architecture] = _table(
     Architecture(
         name="gemma3",
         source="gemma3",
-        input_scale=InputScale.TOKENS,
+        input_scale=InputScale.ROOT,
         sliding_window=SlidingWindow(period=6, optional=True, own_rope_scale=True),
         obstacle=derived.gemma3_obstacle,
         reserved_count=62,
     ),
-    Architecture(name="glm4", source="glm4", mrope=True, obstacle=derived.glm4_obstacle),
+    Architecture(name="glm4", source="glm4", input_tensor="embd"),
     Architecture(
         name="glm4moe",
         source="glm4-moe",
         leading_dense=True,
-        nextn=NextN(
-            single=True,
-            obstacle=derived.glm4moe_nextn_obstacle,
-            in_slice="its graph knows no M-RoPE, which hidden states need",
-        ),
-        mrope=True,
-        entries=derived.glm4moe_entries,
+        nextn=NextN(single=True, obstacle=derived.glm4moe_nextn_obstacle),
+        input_tensor="embd",
     ),
     Architecture(
         name="gpt-oss",

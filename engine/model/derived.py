@@ -86,13 +86,6 @@ def has_rope_sections(model: ModelFile) -> bool:
     return isinstance(sections, tuple) and len(sections) == 4 and sections[0] > 0 and sections[1] > 0
 
 
-def head_length(model: ModelFile) -> int:
-    """Values per attention head (llama_model_base::load_hparams)."""
-    heads = model.key("attention.head_count", 1)
-    heads = heads[0] if isinstance(heads, tuple) and heads else count(model, "attention.head_count", 1)
-    return count(model, "attention.key_length") or model.n_embd // max(heads, 1)
-
-
 def gemma2_obstacle(model: ModelFile) -> str:
     """gemma2.cpp: the 27B model, known by its 46 layers, scales attention by 1/sqrt(n_embd / n_head)."""
     return _attention_scale_obstacle(model, 46)
@@ -185,25 +178,9 @@ def deepseek2_nextn_obstacle(model: ModelFile) -> str:
     return ""
 
 
-def glm4moe_entries(model: ModelFile) -> Entries:
-    """glm4-moe.cpp aborts on hidden states unless there are M-RoPE sections; equal positions in the sections
-    give the angles of the plain rotary embedding."""
-    if has_rope_sections(model):
-        return {}
-    pairs = count(model, "rope.dimension_count", head_length(model)) // 2
-    return {"rope.dimension_sections": ([pairs // 2, pairs - pairs // 2, 0, 0], GGUFValueType.INT32)}
-
-
 def glm4moe_nextn_obstacle(model: ModelFile) -> str:
     """glm4-moe.cpp: graph_mtp rotates without sections, on which ggml's M-RoPE asserts."""
     return "its graph knows no M-RoPE (rope.dimension_sections)" if has_rope_sections(model) else ""
-
-
-def glm4_obstacle(model: ModelFile) -> str:
-    """glm4.cpp aborts on hidden states as glm4moe does, but M-RoPE would pair other values of a head."""
-    return (
-        "" if has_rope_sections(model) else "without rope.dimension_sections llama.cpp takes no hidden states"
-    )
 
 
 def recurrent_layers(model: ModelFile) -> list[bool]:

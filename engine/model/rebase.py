@@ -117,7 +117,7 @@ def plan_slice(model: ModelFile, first: int, end: int) -> SlicePlan:
     architecture = architecture_of(model)
     _check(model, architecture, first, end)
     is_last = end == model.n_layers
-    mtp = is_last and not nextn_obstacle(model, whole=False)
+    mtp = is_last and not nextn_obstacle(model)
     pads = architecture.pads(model, first, end)
     blocks = (
         *(Block(source, identity=True) for source in pads),
@@ -159,7 +159,7 @@ def whole_rules(model: ModelFile) -> SliceRules:
     return SliceRules(last_block=model.n_layers - 1, can_rollback=can_rollback)
 
 
-def nextn_obstacle(model: ModelFile, *, whole: bool) -> str:
+def nextn_obstacle(model: ModelFile) -> str:
     """Why llama.cpp cannot draft with the model's own NextN block, in words; "" if it can."""
     if not model.n_nextn:
         return "it has no NextN block"
@@ -172,7 +172,7 @@ def nextn_obstacle(model: ModelFile, *, whole: bool) -> str:
         tensor = f"blk.{model.n_layers}.{name}.weight"
         if tensor not in model.tensors:
             return f"its NextN block has no {tensor}"
-    return architecture.nextn.obstacle(model) or ("" if whole else architecture.nextn.in_slice)
+    return architecture.nextn.obstacle(model)
 
 
 def _check(model: ModelFile, architecture: Architecture, first: int, end: int) -> None:
@@ -281,10 +281,9 @@ def _vocabulary(
 def _rules(model: ModelFile, architecture: Architecture, last_block: int) -> SliceRules:
     return SliceRules(
         input_scale=architecture.embedding_scale(model),
-        hidden_scale=architecture.hidden_scale(model),
+        input_tensor=architecture.input_tensor,
         capture=architecture.capture,
         mrope=architecture.mrope,
         last_block=last_block,
         can_rollback=architecture.can_rollback,
-        exactness=architecture.exactness(model),
     )

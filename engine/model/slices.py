@@ -94,7 +94,7 @@ def whole_model(model: ModelFile) -> SliceFile:
         architecture=model.architecture,
         model_name=model.name,
         fingerprint=model.fingerprint,
-        native_mtp=not nextn_obstacle(model, whole=True),
+        native_mtp=not nextn_obstacle(model),
         rules=whole_rules(model),
         size=sum(path.stat().st_size for path in model.paths),
     )

@@ -198,7 +198,7 @@ def test_a_file_that_cannot_be_loaded_gives_llama_cpps_reason(tiny: TinyModels, 
 def test_a_block_whose_output_never_comes_is_an_error(tiny: TinyModels, cache: Path) -> None:
     part = ensure_slice(tiny("llama"), 1, 3, cache_dir=cache)
     stage = Stage(replace(part, rules=replace(part.rules, last_block=7)), OPTIONS)
-    with pytest.raises(BackendError, match="0 bytes of block 7 came for 2 rows"):
+    with pytest.raises(BackendError, match="l_out-7 has 0 bytes for 2 rows"):
         stage.forward(0, 0, hidden=rows(2))
     assert stage.length(0) == 0
     stage.close()
@@ -235,23 +235,32 @@ def test_a_refused_batch_is_an_error_and_leaves_the_cache_where_it_was(whole: St
     whole.forward(0, 8, tokens=TOKENS[8:10])
 
 
-def test_input_scales_of_the_rules_are_applied(tiny: TinyModels, cache: Path) -> None:
-    model = tiny("gemma-256")
-    parts = [ensure_slice(model, 0, 1, cache_dir=cache), ensure_slice(model, 1, 3, cache_dir=cache)]
-    assert parts[1].rules.hidden_scale == 1 / 16
-    with Chain(model, [], OPTIONS) as whole, Chain(model, [1], OPTIONS, cache) as split:
+def test_hidden_states_take_the_place_of_the_graphs_input(tiny: TinyModels, cache: Path) -> None:
+    """gemma's graph would scale them once more."""
+    model = tiny("gemma2")
+    parts = [ensure_slice(model, 0, 2, cache_dir=cache), ensure_slice(model, 2, 6, cache_dir=cache)]
+    assert parts[1].rules.input_tensor == "inp_scaled"
+    with Chain(model, [], OPTIONS) as whole, Chain(model, [2], OPTIONS, cache) as split:
         for chain in (whole, split):
             chain.verify(0, TOKENS[:20])
         assert np.array_equal(whole.logits(), split.logits())
+        expected = whole.logits().copy()
     embeddings = EmbeddingTable(model, parts[0].rules.input_scale)
-    unscaled = Stage(replace(parts[1], rules=replace(parts[1].rules, hidden_scale=1.0)), OPTIONS)
+    as_batch = Stage(replace(parts[1], rules=replace(parts[1].rules, input_tensor="")), OPTIONS)
     first = Stage(parts[0], OPTIONS, embeddings=embeddings)
-    unscaled.forward(0, 0, hidden=first.forward(0, 0, tokens=TOKENS[:20]))
-    with Chain(model, [], OPTIONS) as whole:
-        whole.verify(0, TOKENS[:20])
-        assert not np.array_equal(whole.logits(), unscaled.all_logits())
-    unscaled.close()
+    as_batch.forward(0, 0, hidden=first.forward(0, 0, tokens=TOKENS[:20]))
+    assert not np.array_equal(expected, as_batch.all_logits())
+    as_batch.close()
     first.close()
+
+
+def test_a_tensor_that_the_graph_does_not_have_is_an_error(tiny: TinyModels, cache: Path) -> None:
+    part = ensure_slice(tiny("llama"), 1, 5, cache_dir=cache)
+    stage = Stage(replace(part, rules=replace(part.rules, input_tensor="no_such_tensor")), OPTIONS)
+    with pytest.raises(BackendError, match="no_such_tensor has 0 bytes for 4 rows"):
+        stage.forward(0, 0, hidden=np.zeros((4, stage.n_embd), dtype=np.float32))
+    assert stage.length(0) == 0
+    stage.close()
 
 
 @pytest.mark.parametrize("wrong", [{"context": 0}, {"threads": 0}, {"sequences": 257}, {"batch_rows": 0}])

@@ -370,6 +370,7 @@ NEXTN = [
         "glm4moe",
         _keys(5, nextn_predict_layers=1, rope__dimension_sections=[2, 3, 3, 0], **GLM4MOE),
     ),
+    TinyModel("glm4", "glm4", _keys(4, rope__dimension_count=16, **HEADS_OF_32)),
     TinyModel(
         "glm4v",
         "glm4",

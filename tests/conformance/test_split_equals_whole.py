@@ -8,9 +8,6 @@ from engine.model.architectures import ARCHITECTURES
 from tests.conformance.cases import MODELS, cuts_of
 from tests.conformance.conftest import Worker
 
-BOUND = 2e-3
-"""For architectures whose table entry states a bound: of the largest logit."""
-
 pytestmark = pytest.mark.slow
 
 
@@ -27,24 +24,16 @@ def test_split_equals_whole(worker: Worker, name: str) -> None:
             wrong[cuts] = result
             continue
         assert result["spread"] > result["largest"] / 50, "logits that are all alike would prove nothing"
-        allowed = BOUND * result["largest"] if result["exactness"] else 0.0
-        drafts = result["draft_difference"]
-        if result["difference"] > allowed or drafts not in (None, 0.0):
+        if result["difference"] != 0.0 or result["draft_difference"] not in (None, 0.0):
             wrong[cuts] = result
     assert not wrong
 
 
-@pytest.mark.parametrize("name", ["mimo2", "deepseek2", "glm-flash"])
+@pytest.mark.parametrize("name", ["mimo2", "glm4moe", "deepseek2", "glm-flash"])
 def test_the_last_stage_drafts_as_the_whole_model_does(worker: Worker, name: str) -> None:
     result = worker.compare(name, cuts_of(MODELS[name])[0])
     assert result["native_mtp"]
     assert result["draft_difference"] == 0.0
-
-
-def test_scaling_by_a_power_of_two_is_exact(worker: Worker) -> None:
-    """sqrt(256) is 16: gemma's bound is for other sizes."""
-    assert worker.compare("gemma-256", [1])["exactness"] == ""
-    assert worker.compare("gemma", [1])["exactness"] != ""
 
 
 @pytest.mark.parametrize(
@@ -60,13 +49,14 @@ def test_scaling_by_a_power_of_two_is_exact(worker: Worker) -> None:
         ("minicpm", [2], "embedding_scale"),
         ("granite", [2], "embedding_scale"),
         ("glm-flash", [24], "expert_gating_func"),
-        ("gemma3", [6], "scales"),
-        ("gemma2", [2], "scales"),
+        ("gemma3", [6], "scale"),
+        ("gemma2", [2], "scale"),
+        ("gemma2", [2], "input tensor"),
     ],
 )
 def test_a_slice_without_its_rule_is_noticed(worker: Worker, name: str, cuts: list[int], rule: str) -> None:
     result = worker.compare(name, cuts, spoil=rule)
-    assert result["difference"] > 5 * BOUND * result["largest"]
+    assert result["difference"] > 0.01 * result["largest"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +77,7 @@ def test_a_slice_without_its_rule_is_refused(worker: Worker, name: str, cuts: li
 
 @pytest.mark.parametrize(
     ("name", "cuts", "rule"),
-    [("glm4moe", [2], "rope.dimension_sections"), ("qwen35", [1], "pads")],
+    [("glm4moe", [2], "input tensor"), ("glm4", [2], "input tensor"), ("qwen35", [1], "pads")],
 )
 def test_a_slice_without_its_rule_aborts(worker: Worker, name: str, cuts: list[int], rule: str) -> None:
     assert worker.compare(name, cuts, spoil=rule)["died"] != 0

@@ -49,13 +49,18 @@ def _without_pads(model: ModelFile, plan: SlicePlan) -> SlicePlan:
     return replace(plan, blocks=blocks, set_metadata=entries, rules=rules)
 
 
-def _without_scales(model: ModelFile, plan: SlicePlan) -> SlicePlan:
-    """A stage that gives llama.cpp what it got."""
-    return replace(plan, rules=replace(plan.rules, input_scale=1.0, hidden_scale=1.0))
+def _without_scale(model: ModelFile, plan: SlicePlan) -> SlicePlan:
+    """A first stage that gives llama.cpp the rows of the token embedding as they are."""
+    return replace(plan, rules=replace(plan.rules, input_scale=1.0))
+
+
+def _without_input_tensor(model: ModelFile, plan: SlicePlan) -> SlicePlan:
+    """A stage that gives llama.cpp hidden states as a batch."""
+    return replace(plan, rules=replace(plan.rules, input_tensor=""))
 
 
 def _spoiled(spoil: str) -> Callable[[ModelFile, SlicePlan], SlicePlan]:
-    known = {"pads": _without_pads, "scales": _without_scales}
+    known = {"pads": _without_pads, "scale": _without_scale, "input tensor": _without_input_tensor}
     return known.get(spoil) or _without_key(spoil)
 
 
@@ -79,7 +84,6 @@ class Bench:
             "draft_difference": drafts,
             "largest": float(np.abs(whole.logits).max()),
             "spread": float(whole.logits.std(axis=1).min()),
-            "exactness": slices[0].rules.exactness,
             "native_mtp": slices[-1].native_mtp,
         }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,9 @@ from engine.model.file import ModelFile
 from engine.model.rebase import Block, SlicePlan, nextn_obstacle, plan_slice, whole_rules
 
 NEXTN = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_qkv", "ffn_gate", "ffn_down", "ffn_up")
+
+
+ROOT_OF_96 = float(np.sqrt(np.float32(96)))
 
 
 class Maker:
@@ -70,12 +72,11 @@ def stated(plan: SlicePlan, name: str) -> Any:
 def test_rules_survive_the_slice_file() -> None:
     rules = SliceRules(
         input_scale=2.5,
-        hidden_scale=0.1,
+        input_tensor="embd",
         capture="nextn",
         mrope=True,
         last_block=7,
         can_rollback=False,
-        exactness="x",
     )
     assert SliceRules.from_json(json.loads(json.dumps(rules.to_json()))) == rules
 
@@ -285,23 +286,23 @@ def test_hybrids_get_a_layer_of_the_kind_that_is_missing(make: Maker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "keys", "input_scale", "hidden_scale"),
+    ("architecture", "keys", "input_scale", "input_tensor"),
     [
-        ("llama", {}, 1.0, 1.0),
-        ("gemma3", {}, float(np.sqrt(np.float32(96))), 1.0),
-        ("gemma2", {"attention__sliding_window": 8}, 1.0, 1 / math.sqrt(96)),
-        ("granite", {"embedding_scale": 12.0}, 12.0, 1.0),
-        ("granite", {}, 1.0, 1.0),
-        ("minicpm", {}, 12.0, 1.0),
+        ("llama", {}, 1.0, ""),
+        ("gemma3", {}, ROOT_OF_96, ""),
+        ("gemma2", {"attention__sliding_window": 8}, ROOT_OF_96, "inp_scaled"),
+        ("glm4", {}, 1.0, "embd"),
+        ("granite", {"embedding_scale": 12.0}, 12.0, ""),
+        ("granite", {}, 1.0, ""),
+        ("minicpm", {}, 12.0, ""),
     ],
 )
 def test_the_input_is_scaled_as_the_graph_would(
-    make: Maker, architecture: str, keys: dict[str, Any], input_scale: float, hidden_scale: float
+    make: Maker, architecture: str, keys: dict[str, Any], input_scale: float, input_tensor: str
 ) -> None:
     rules = plan_slice(make(architecture, 4, **keys), 1, 3).rules
     assert rules.input_scale == input_scale
-    assert rules.hidden_scale == hidden_scale
-    assert bool(rules.exactness) == (hidden_scale != 1.0)
+    assert rules.input_tensor == input_tensor
 
 
 def test_a_scale_that_the_graph_applies_to_hidden_states_is_switched_off(make: Maker) -> None:
@@ -314,19 +315,6 @@ def test_minicpm_keeps_the_residual_scale_of_the_whole_model(make: Maker) -> Non
     assert (
         "minicpm.residual_scale" not in plan_slice(make("minicpm", 4, residual_scale=0.5), 0, 2).set_metadata
     )
-
-
-def test_glm4moe_gets_sections_that_let_hidden_states_in(make: Maker) -> None:
-    plan = plan_slice(make("glm4moe", 4, rope__dimension_count=16), 0, 2)
-    assert stated(plan, "rope.dimension_sections") == [4, 4, 0, 0]
-    assert plan.rules.mrope
-    own = make("glm4moe", 4, rope__dimension_sections=[2, 3, 3, 0])
-    assert "glm4moe.rope.dimension_sections" not in plan_slice(own, 0, 2).set_metadata
-
-
-def test_glm4_without_sections_is_refused(make: Maker) -> None:
-    with pytest.raises(ArchitectureRefused, match="dimension_sections"):
-        plan_slice(make("glm4", 4), 0, 2)
 
 
 def test_the_last_slice_keeps_the_nextn_block(make: Maker) -> None:
@@ -358,19 +346,23 @@ def test_a_nextn_block_that_lacks_a_tensor_is_left_out(make: Maker, missing: str
         attention__sliding_window=8,
         attention__sliding_window_pattern=[1] * 5,
     )
-    assert f"blk.4.{missing}.weight" in nextn_obstacle(model, whole=True)
+    assert f"blk.4.{missing}.weight" in nextn_obstacle(model)
     back = plan_slice(model, 2, 4)
     assert not back.native_mtp
     assert back.blocks == (Block(2), Block(3))
 
 
 def test_what_keeps_a_nextn_block_from_drafting_is_said(make: Maker) -> None:
-    assert "no NextN block" in nextn_obstacle(make("llama", 4), whole=True)
+    assert "no NextN block" in nextn_obstacle(make("llama", 4))
     two = make("deepseek2", 6, nextn_predict_layers=2, attention__q_lora_rank=8)
-    assert "there are 2" in nextn_obstacle(two, whole=True)
+    assert "there are 2" in nextn_obstacle(two)
     tensors = [f"blk.4.{name}" for name in NEXTN]
     unabsorbed = make("deepseek2", 5, tensors=tensors, nextn_predict_layers=1, attention__q_lora_rank=8)
-    assert "key_length_mla" in nextn_obstacle(unabsorbed, whole=True)
+    assert "key_length_mla" in nextn_obstacle(unabsorbed)
+    vision = make(
+        "glm4moe", 5, tensors=tensors, nextn_predict_layers=1, rope__dimension_sections=[2, 3, 3, 0]
+    )
+    assert "M-RoPE" in nextn_obstacle(vision)
 
 
 def test_any_architecture_runs_as_a_whole(make: Maker) -> None:
@@ -378,7 +370,7 @@ def test_any_architecture_runs_as_a_whole(make: Maker) -> None:
     assert whole_rules(make("llama", 4)).can_rollback
 
 
-@pytest.mark.parametrize("name", sorted(set(ARCHITECTURES) - {"glm4", "mimo2"}))
+@pytest.mark.parametrize("name", sorted(set(ARCHITECTURES) - {"mimo2"}))
 def test_every_layer_is_in_its_slice_once(make: Maker, name: str) -> None:
     model = make(name, 6, tensors=["output"], attention__sliding_window=8, attention__q_lora_rank=8)
     for first in range(6):
