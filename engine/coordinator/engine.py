@@ -22,7 +22,7 @@ from engine.coordinator.generation import Generation, GenerationSetting
 from engine.coordinator.prompt import PromptBuilder
 from engine.coordinator.slots import Slot, choose_slot, take
 from engine.coordinator.stages import Stages
-from engine.errors import Busy, SkippyError, StageLost
+from engine.errors import Busy, SkippyError, StageLost, UsageError
 from engine.events import EngineState, Event, ModelReady, Notice, RequestFinished, StageState
 from engine.model.demo import resolve_model
 from engine.model.file import ModelFile
@@ -205,32 +205,21 @@ class Engine:
         try:
             finished = await self._answer(request)
         except SkippyError as error:
-            finished = self._refusal(request, error)
+            finished = refusal(request.request, error)
         except Exception as error:
             log.exception("request %s failed", request.request)
-            finished = self._refusal(
-                request, SkippyError(f"{type(error).__name__}: {error}", code="internal")
-            )
+            fault = SkippyError(f"{type(error).__name__}: {error}", code="internal")
+            finished = refusal(request.request, fault)
+        if cause := finished.result.get("error"):
+            self.emit(Notice(level="error", **cause))
         finished.result["events"] = self._incidents[told_before:]
         finished.result["events_dropped"] = 0  # a front end that lost some says so
         self.emit(finished)
         return finished
 
-    def _refusal(self, request: GenerateRequest, error: SkippyError) -> RequestFinished:
-        self.emit(Notice(level="error", code=error.code, message=error.message, hint=error.hint))
-        return RequestFinished(
-            at=time.monotonic(),
-            request=request.request,
-            finish_reason="error",
-            result={
-                "text": "",
-                "token_ids": [],
-                "finish_reason": "error",
-                "error": {"code": error.code, "message": error.message, "hint": error.hint},
-            },
-        )
-
     async def _answer(self, request: GenerateRequest) -> RequestFinished:
+        if request.request in self._running:
+            raise UsageError(f"request {request.request!r} is being answered already")
         if self._prompts is None or self.state.state in ("starting", "loading", "failed"):
             raise SkippyError("the engine is not ready", hint="wait until it has loaded", code="not-ready")
         prompt = self._prompts.tokens(request)
@@ -357,3 +346,18 @@ class Engine:
             at=time.monotonic(), state=state, detail=detail, fraction=fraction, code=code
         )
         self.emit(self.state)
+
+
+def refusal(request: str, error: SkippyError) -> RequestFinished:
+    """The end of a request that could not be answered."""
+    return RequestFinished(
+        at=time.monotonic(),
+        request=request,
+        finish_reason="error",
+        result={
+            "text": "",
+            "token_ids": [],
+            "finish_reason": "error",
+            "error": {"code": error.code, "message": error.message, "hint": error.hint},
+        },
+    )

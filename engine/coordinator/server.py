@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from engine.client.requests import GenerateRequest
-from engine.coordinator.engine import Engine
+from engine.coordinator.engine import Engine, refusal
 from engine.errors import SkippyError, UsageError
 from engine.events import Event, EventsDropped, Notice
 
@@ -138,7 +138,11 @@ class LinkServer:
             raise UsageError("a request must be a JSON object")
         match message.get("op"):
             case "generate":
-                request = GenerateRequest.from_dict(message)
+                try:
+                    request = GenerateRequest.from_dict(message)
+                except UsageError as error:
+                    front_end.put(refusal(str(message.get("request", "")), error))
+                    raise
                 requests.add(request.request)
                 self._spawn(engine.generate(request))
             case "cancel":
