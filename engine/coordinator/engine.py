@@ -260,7 +260,7 @@ class Engine:
             model=self.model_json(),
             exact=self._exact(chain.stages),
             restarts=lambda: stages.restarts,
-            recover=lambda: self._ensure_chain(slot, TIMEOUTS.redial),
+            recover=lambda begun: self._ensure_chain(slot, TIMEOUTS.redial if begun else TIMEOUTS.redial_new),
         )
 
     async def _checkout(self, chat: str) -> Slot:

@@ -57,7 +57,7 @@ class GenerationSetting:
     model: dict[str, Any]
     exact: bool
     restarts: Callable[[], dict[int, int]]
-    recover: Callable[[], Awaitable[Chain]]  # a new chain in place of a lost one
+    recover: Callable[[bool], Awaitable[Chain]]  # a new chain for a lost one; True: tokens are at stake
 
 
 RECOVERIES = 5  # how often an answer is taken up again after a stage was lost, without a new token between
@@ -160,7 +160,7 @@ class Generation:
         self.finished = asyncio.get_running_loop().create_future()
         self._decoding = False
         await asyncio.wait({self.finished}, timeout=pause)
-        recovering = asyncio.ensure_future(self._set.recover())
+        recovering = asyncio.ensure_future(self._set.recover(bool(self._token_ids)))
         either: set[asyncio.Future[Any]] = {recovering, self.finished}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if self.finished.done():
