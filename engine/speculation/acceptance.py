@@ -22,19 +22,17 @@ CERTAIN = 0.995  # nothing is ever more likely than this
 class Rate:
     """A share of successes: a prior worth `weight` observations, then what was seen."""
 
-    __slots__ = ("_count", "_hits", "mean")
+    __slots__ = ("_count", "_hits")
 
     def __init__(self, prior: float, weight: float) -> None:
         self._hits = prior * weight
         self._count = weight
-        self.mean = prior
 
     def observe(self, success: bool) -> None:
         """One more observation; older ones, and the prior, fade."""
         keep = 1.0 - 1.0 / MEMORY
         self._hits = self._hits * keep + success
         self._count = self._count * keep + 1.0
-        self.mean = min(self._hits / self._count, CERTAIN)
 
     def forget(self) -> None:
         """Time has passed without an observation: the same belief, held less firmly."""
@@ -43,10 +41,31 @@ class Rate:
             self._count -= self._count / MEMORY
 
     @property
+    def mean(self) -> float:
+        """The expected share."""
+        return min(self._hits / self._count, CERTAIN)
+
+    @property
     def optimistic(self) -> float:
         """The mean plus one standard deviation of what we believe."""
-        spread = sqrt(self.mean * (1.0 - self.mean) / (self._count + 1.0))
-        return min(self.mean + spread, CERTAIN)
+        mean = self.mean
+        return min(mean + sqrt(mean * (1.0 - mean) / (self._count + 1.0)), CERTAIN)
+
+
+class DeeperRate(Rate):
+    """The rate of drafts one deeper than those of `shallower`: much the same, until it is known better."""
+
+    __slots__ = ("_shallower",)
+
+    def __init__(self, shallower: Rate) -> None:
+        super().__init__(0.0, 0.0)
+        self._shallower = shallower
+
+    @property
+    def mean(self) -> float:
+        """The expected share."""
+        prior = DEEPER * self._shallower.mean
+        return min((self._hits + DRAFT_WEIGHT * prior) / (self._count + DRAFT_WEIGHT), CERTAIN)
 
 
 # (shortest match, prior acceptance of the next token)
@@ -62,8 +81,19 @@ NGRAM_PRIORS = (
     (40, 0.98),
 )
 # (least confidence, prior acceptance)
-CONFIDENCE_PRIORS = ((0.0, 0.25), (0.3, 0.4), (0.5, 0.55), (0.7, 0.7), (0.85, 0.82), (0.95, 0.93))
-DEPTH_PRIORS = (0.6, 0.57, 0.55, 0.5)
+CONFIDENCE_PRIORS = (
+    (0.0, 0.17),
+    (0.2, 0.33),
+    (0.35, 0.5),
+    (0.5, 0.63),
+    (0.7, 0.78),
+    (0.85, 0.9),
+    (0.95, 0.95),
+    (0.99, 0.99),
+)
+DRAFT_PRIOR = 0.62  # of the first token of a draft
+DEEPER = 0.95  # every further token of a draft is that much less likely than the one before it
+DEPTHS = 8  # the deepest are judged together
 NGRAM_WEIGHT = 3.0
 DRAFT_WEIGHT = 8.0  # an unlucky start must not switch a good head off: finding out again costs drafts
 
@@ -78,7 +108,9 @@ class Acceptance:
         self._ngram = [rates[bisect_right(bounds, length) - 1] for length in range(bounds[-1] + 1)]
         self._confidence_bounds = [bound for bound, _ in CONFIDENCE_PRIORS]
         self._confidence = [Rate(prior, DRAFT_WEIGHT) for _, prior in CONFIDENCE_PRIORS]
-        self._depth = [Rate(prior, DRAFT_WEIGHT) for prior in DEPTH_PRIORS]
+        self._depth = [Rate(DRAFT_PRIOR, DRAFT_WEIGHT)]
+        while len(self._depth) < DEPTHS:
+            self._depth.append(DeeperRate(self._depth[-1]))
 
     def rate(self, candidate: Candidate) -> Rate:
         """The estimate for a candidate, given that those before it are right."""
@@ -98,12 +130,7 @@ class Acceptance:
         if candidate.source != "ngram" and candidate.confidence >= 0:
             self.at_depth(candidate.evidence).observe(right)
 
-    def survivals(self, candidates: Sequence[Candidate], *, optimistic: bool = False) -> list[float]:
+    def survivals(self, candidates: Sequence[Candidate]) -> list[float]:
         """Chance that the first 1, 2, .. of the candidates are all right."""
-        survivals = []
         survival = 1.0
-        for candidate in candidates:
-            rate = self.rate(candidate)
-            survival *= rate.optimistic if optimistic else rate.mean
-            survivals.append(survival)
-        return survivals
+        return [survival := survival * self.rate(candidate).mean for candidate in candidates]

@@ -30,7 +30,7 @@ SHORTEST_STREAM = 3  # candidates
 MARGIN = 0.02  # tokens that an option must be better than plain decoding
 WASTE = 0.75  # share of a slowest stage's window that a rejection costs while windows follow each other
 EXPLORE = 0.01  # share of the time
-ADVANCE = 64  # plain steps' worth of time that exploring may count on from the start
+ADVANCE = 16  # plain steps' worth of time that exploring may count on from the start
 
 
 class GoodputPolicy:
@@ -45,6 +45,7 @@ class GoodputPolicy:
         self._draft_max = draft_max  # 0 without an MTP head
         self._explored_ms = 0.0
         self._draft_probed = False  # a draft was asked for to learn, and has not come yet
+        self._second_row_due = False  # and is to be verified whatever that costs
         self._width = 0
 
     # Choosing
@@ -173,25 +174,28 @@ class GoodputPolicy:
         return EXPLORE * (elapsed + ADVANCE * times.loop[1]) - self._explored_ms
 
     def _draft_probe(self, times: LoopTimes, most: int) -> int:
-        """Drafts to ask for only to see how good they are, where they would pay if they were very good."""
+        """One draft, only to see how good drafts are, where they would pay if they were very good."""
         rates = self._draft_rates(times, optimistic=True)[: most + 1]
-        drafts = max(range(len(rates)), key=rates.__getitem__)
-        if drafts == 0:
+        if self._draft_probed or max(rates) <= rates[0]:
             return 0
-        needed = self._costs.draft_ms(drafts)
-        if self._costs.only_single_rows:  # the draft is to be verified too, to see what a second row costs
-            drafts = 1
-            needed = self._costs.draft_ms(1) + self._probe_loss(self._acceptance.at_depth(0).mean, times)
-        if needed > self._allowance(times) or self._draft_probed:
+        price = self._costs.draft_ms(1)
+        second_row = self._costs.only_single_rows
+        if second_row:  # the draft is to be verified as well, to see what that costs
+            price += self._probe_loss(self._acceptance.at_depth(0).mean, times)
+        if price > self._allowance(times):
             return 0
         self._draft_probed = True
+        self._second_row_due = second_row
         self._counters.probes += 1
-        return drafts
+        return 1
 
     def _probe(self, survival: float, times: LoopTimes) -> Choice:
         """A window with one draft, to see what a second row costs."""
-        if not self._costs.only_single_rows or self._probe_loss(survival, times) > self._allowance(times):
+        if not self._costs.only_single_rows:
             return PLAIN
+        if not self._second_row_due and self._probe_loss(survival, times) > self._allowance(times):
+            return PLAIN
+        self._second_row_due = False
         self._counters.probes += 1
         return Choice(1, 1, "probe", probe=True)
 

@@ -55,8 +55,17 @@ def test_depths_are_judged_apart_and_the_deepest_together() -> None:
         acceptance.observe(Candidate(0, "mtp", 0), right=True)
         acceptance.observe(Candidate(0, "mtp", 1), right=False)
     assert acceptance.at_depth(0).mean > 0.85
-    assert acceptance.at_depth(1).mean < 0.15
+    assert acceptance.at_depth(1).mean < 0.2
     assert acceptance.at_depth(9) is acceptance.at_depth(50)
+
+
+def test_a_depth_not_seen_yet_is_like_the_one_before_it() -> None:
+    acceptance = Acceptance()
+    before = acceptance.at_depth(2).mean
+    for _ in range(50):
+        acceptance.observe(Candidate(0, "mtp", 0), right=True)
+    assert acceptance.at_depth(2).mean > before + 0.2
+    assert acceptance.at_depth(2).mean < acceptance.at_depth(1).mean < acceptance.at_depth(0).mean
 
 
 def test_a_confidence_decides_where_there_is_one() -> None:
