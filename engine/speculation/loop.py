@@ -9,8 +9,8 @@ The caller (the coordinator) prefills every prompt token except the last, then d
         show actions.committed and actions.done
         actions = loop.on_reply(reply of the oldest window under way, now)
 
-- `start`'s only window holds the last token of the prompt and no drafts: the caller may compute its row in one
-  batch with the rows before it, as the end of the prefill. So does `restart` when nothing is committed yet.
+- `start`'s only window holds the last token of the prompt and no drafts: the caller may compute its row in
+  one batch with the rows before it, as the end of the prefill. So does `restart` before the first token.
 - Plain decoding is the same loop with windows of one row: the newest committed token, which is the only
   committed token that is in no KV cache yet.
 - `finished` comes once, in the last `Actions`: every window was answered by then, stale ones included, so
