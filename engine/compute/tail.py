@@ -30,6 +30,7 @@ class _Sequence:
     tokens: list[int] = field(default_factory=list)  # by position, as long as the cache
     sampler: Sampler | None = None  # None: greedy
     drafts: bool = False  # the strategy may ask for drafts: hidden states are worth keeping
+    drafts_surely: bool = False  # it will: the NextN block takes the prompt along while other stages compute
 
 
 class Tail:
@@ -54,7 +55,8 @@ class Tail:
         if state.sampler is not None:
             state.sampler.close()
         state.sampler = sampler
-        state.drafts = settings.strategy == "auto" or settings.strategy.startswith("mtp")
+        state.drafts_surely = settings.strategy.startswith("mtp")
+        state.drafts = state.drafts_surely or settings.strategy == "auto"
 
     def prefill(
         self,
@@ -70,7 +72,10 @@ class Tail:
         follows the chunk: the NextN row that pairs it with the chunk's last hidden state is fed later, when
         it has come as a token itself.
         """
-        self._run(seq, start, tokens, hidden, "none", self._state(seq).drafts)
+        state = self._state(seq)
+        self._run(seq, start, tokens, hidden, "none", state.drafts)
+        if self._head is not None and state.drafts_surely:
+            self._head.feed(seq, state.tokens)
 
     def verify(
         self,

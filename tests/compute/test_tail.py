@@ -88,14 +88,15 @@ def test_a_rejected_draft_leaves_no_trace(tiny: TinyModels, cache: Path) -> None
 
 
 @pytest.mark.parametrize("rows", [1, 7, 32])
-def test_chunks_of_the_prompt_do_not_change_the_draft(tiny: TinyModels, rows: int) -> None:
+@pytest.mark.parametrize("strategy", ["auto", "mtp"])  # rows of the prompt are fed when needed, or at once
+def test_chunks_of_the_prompt_do_not_change_the_draft(tiny: TinyModels, rows: int, strategy: str) -> None:
     """The row of a chunk's first token pairs it with the hidden state before the chunk."""
     with Chain(tiny("drafter"), [], OPTIONS) as chain:
         chain.configure()
         chain.prefill(TOKENS[:65], rows=13)
         wanted = told(chain.verify(65, TOKENS[65:66], budget=2)[1])
         chain.tail.release(0)
-        chain.configure()
+        chain.configure(strategy)
         chain.prefill(TOKENS[:65], rows=rows)
         assert told(chain.verify(65, TOKENS[65:66], budget=2)[1]) == wanted
 
