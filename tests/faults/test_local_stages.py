@@ -13,6 +13,7 @@ import pytest
 from engine.coordinator.supervisor import LocalStage
 from engine.errors import StageLost
 from engine.events import EngineState, Notice, TokensCommitted
+from engine.protocol.messages import SamplingSettings
 from engine.timeouts import TIMEOUTS
 from tests.faults.conftest import Undisturbed
 from tests.faults.harness import (
@@ -124,10 +125,10 @@ async def test_cancelling_while_a_stage_is_replaced_ends_at_once_and_loses_nothi
 
 async def test_a_stage_killed_under_several_windows(model: Path, undisturbed: Undisturbed) -> None:
     copied = replace(
-        plan(model, **slowly()),
-        speculation=replace(plan(model).speculation, strategy="ngram-simple", window_policy="fixed"),
+        plan(model, **slowly(10)),
+        speculation=replace(plan(model).speculation, strategy="ngram-suffix", pipeline_depth=4),
     )
-    greedy = {"sampling": plan(model).generation.sampling, "max_tokens": 200}
+    greedy = {"sampling": SamplingSettings(), "max_tokens": 150}
     async with disturbed(copied) as running:
         for victim in (1, 2):
             running.trap(pipelined, killing(running, victim))
