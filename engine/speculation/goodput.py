@@ -47,6 +47,7 @@ class GoodputPolicy:
         self._draft_probed = False  # a draft was asked for to learn, and has not come yet
         self._second_row_due = False  # and is to be verified whatever that costs
         self._width = 0
+        self._stream_pace = 0.0  # tokens per millisecond of the stream that was last thought of
 
     # Choosing
 
@@ -109,6 +110,7 @@ class GoodputPolicy:
                 took = first + between * _reached(survivals, onward, width, width) + waste
                 if took < shortest:
                     shortest, choice = took, Choice(width, depth, "pipelined")
+                    self._stream_pace = width / between
         tokens = 1.0 + sum(survivals) + survivals[-1] * onward / (1.0 - onward)
         return tokens - pace * shortest, choice
 
@@ -145,20 +147,21 @@ class GoodputPolicy:
             rates.append(tokens / (loop_ms + self._costs.draft_ms(depth + 1)))
         return rates
 
-    def draft_budget(self, fresh: float, limit: int) -> int:
+    def draft_budget(self, fresh: float, limit: int, *, streaming: bool) -> int:
         """As many drafts as are worth their price at the last stage, weighed by the chance to need them."""
         if not self._costs.known:
             return 0
         most = min(self._draft_max, limit)
         times = self._costs.times(most + 1)
         pace = self._pace(times)
+        price = max(pace, self._stream_pace) if streaming else pace  # of a millisecond, in tokens
         best, best_worth = 0, 0.0
         tokens, survival = 1.0, 1.0
         for drafts in range(1, most + 1):
             survival *= self._acceptance.at_depth(drafts - 1).mean
             tokens += survival
             gain = tokens - 1.0 - pace * (times.loop[drafts + 1] - times.loop[1])
-            worth = fresh * gain - pace * self._costs.draft_ms(drafts)
+            worth = fresh * gain - price * self._costs.draft_ms(drafts)
             if worth > best_worth:
                 best, best_worth = drafts, worth
         if best == 0 and fresh >= 1.0 and most > 0:

@@ -66,9 +66,9 @@ class WindowPolicy(Protocol):
 
     def choose(self, offer: Offer) -> Choice: ...
 
-    def draft_budget(self, fresh: float, limit: int) -> int:
+    def draft_budget(self, fresh: float, limit: int, *, streaming: bool) -> int:
         """How many MTP tokens to ask for with a window after which, with chance `fresh`, the loop stands
-        without candidates."""
+        without candidates; `streaming` if other windows follow it without waiting."""
 
     def verified(self, window: Verified) -> None: ...
 
@@ -93,7 +93,7 @@ class FixedPolicy:
                 return Choice(parallel, offer.depth_limit, "pipelined")
         return Choice(width, 1, self._plan.window_policy)
 
-    def draft_budget(self, fresh: float, limit: int) -> int:
+    def draft_budget(self, fresh: float, limit: int, *, streaming: bool) -> int:
         """Always the whole draft, where nothing else follows."""
         return min(self._plan.draft_max, limit) if fresh >= 1.0 else 0
 

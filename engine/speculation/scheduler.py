@@ -81,7 +81,7 @@ class Scheduler:
     def first_window(self, now: float) -> WindowPlan:
         """The last token of the prompt, and nothing else: it is computed as the end of the prefill."""
         self.pipeline.begin_epoch()
-        budget = self._draft_budget(PROMPT, HORIZON)
+        budget = self._draft_budget((), PROMPT, HORIZON)
         window = self._send(len(self._history) - 1, (self._history[-1],), (), PROMPT, budget, now)
         self.pipeline.flights[-1].ends_prompt = True
         return window
@@ -111,7 +111,7 @@ class Scheduler:
             choice = self._choose(room)
             wanted = True
         drafts = self.stream.take(choice.width)
-        budget = self._draft_budget(choice, room) if wanted else 0
+        budget = self._draft_budget(drafts, choice, room) if wanted else 0
         tokens = (self._history[-1], *(draft.token for draft in drafts))
         windows.append(self._send(len(self._history) - 1, tokens, drafts, choice, budget, now))
         return choice
@@ -145,7 +145,7 @@ class Scheduler:
                 break
             self.pipeline.flights[-1].followed = True
             tokens = tuple(draft.token for draft in drafts)
-            budget = self._draft_budget(choice, room)
+            budget = self._draft_budget(drafts, choice, room)
             windows.append(self._send(start, tokens, drafts, choice, budget, now))
 
     def _refill(self, room: int) -> None:
@@ -166,18 +166,19 @@ class Scheduler:
             )
         )
 
-    def _draft_budget(self, choice: Choice, room: int) -> int:
-        """MTP tokens to ask for with the window whose drafts were just taken."""
+    def _draft_budget(self, drafts: Sequence[Candidate], choice: Choice, room: int) -> int:
+        """MTP tokens to ask for with the window of `drafts`, which were just taken from the stream."""
         if self.drafter.mtp is None:
             return 0
         limit = min(self._draft_max, self._width_limit, room - self.stream.sent - 1)
         if limit <= 0:
             return 0
         goes_on = self.stream.unsent > 0 or (choice.depth > 1 and self.drafter.may_extend(self.stream.last()))
-        if not choice.width or not goes_on:
-            return self.policy.draft_budget(1.0, limit)
-        survival = self._acceptance.survivals(self.stream.ahead(self.stream.sent + 1))[-1]
-        return self.policy.draft_budget(1.0 - survival, limit)
+        fresh = 1.0
+        if drafts and goes_on:  # then they are needed only if the stream breaks off in this very window
+            survivals = [1.0, *self._acceptance.survivals(self.stream.ahead(self.stream.sent + 1))]
+            fresh = survivals[self.stream.sent - len(drafts)] - survivals[-1]
+        return self.policy.draft_budget(fresh, limit, streaming=choice.depth > 1)
 
     def _send(
         self,

@@ -51,7 +51,7 @@ def seconds_passed(counters: Statistics, seconds: float) -> None:
 def test_nothing_is_drafted_before_anything_was_measured() -> None:
     subject, _ = policy(CostModel(), draft_max=4)
     assert subject.choose(offer(CERTAIN)).width == 0
-    assert subject.draft_budget(1.0, 10) == 0
+    assert subject.draft_budget(1.0, 10, streaming=False) == 0
 
 
 def test_nothing_to_choose_from_is_a_plain_step() -> None:
@@ -63,20 +63,28 @@ def test_nothing_to_choose_from_is_a_plain_step() -> None:
 def test_drafts_are_longer_the_farther_the_stages_are(rtt_ms: float, budgets: set[int]) -> None:
     """Two rows cost twice one on this CPU, so at no distance drafts do not pay."""
     subject, _ = policy(measured(rtt_ms), draft_max=4)
-    assert subject.draft_budget(1.0, 10) in budgets
+    assert subject.draft_budget(1.0, 10, streaming=False) in budgets
 
 
 def test_a_draft_is_weighed_by_the_chance_to_need_it() -> None:
     subject, _ = policy(measured(100), draft_max=4)
-    budgets = [subject.draft_budget(fresh, 10) for fresh in (1.0, 0.5, 0.05, 0.0)]
+    budgets = [subject.draft_budget(fresh, 10, streaming=False) for fresh in (1.0, 0.5, 0.05, 0.0)]
     assert budgets == sorted(budgets, reverse=True)
     assert budgets[0] >= 3
     assert budgets[-1] == 0
 
 
+def test_a_stream_makes_drafts_dearer() -> None:
+    """They take time of the last stage, of which a stream makes more."""
+    subject, _ = policy(measured(100), draft_max=4)
+    subject.choose(offer(CERTAIN))
+    alone, in_stream = (subject.draft_budget(0.3, 10, streaming=streaming) for streaming in (False, True))
+    assert alone > in_stream
+
+
 def test_a_budget_never_exceeds_what_is_left() -> None:
     subject, _ = policy(measured(100), draft_max=4)
-    assert subject.draft_budget(1.0, 1) == 1
+    assert subject.draft_budget(1.0, 1, streaming=False) == 1
 
 
 def test_certain_text_is_streamed() -> None:
@@ -158,10 +166,10 @@ def test_drafts_are_tried_where_they_would_pay_if_they_were_good() -> None:
         policy(measured(0), draft_max=4, mtp=0.1)[0],
         policy(measured(20), draft_max=4, mtp=0.3),
     )
-    assert hopeless.draft_budget(1.0, 10) == 0
+    assert hopeless.draft_budget(1.0, 10, streaming=False) == 0
     subject, counters = promising
     for _ in range(300):  # long ago: it is not so sure any more
-        subject.draft_budget(1.0, 10)
+        subject.draft_budget(1.0, 10, streaming=False)
         subject.verified(Verified(0, 0, 1, False, None, 31.0, 5.0, 26.0, 2.4, probe=False))
         counters.pipeline.seconds += 0.031
     assert counters.probes > 0

@@ -87,7 +87,11 @@ def test_short_candidates_are_no_shrink() -> None:
 
 def test_a_draft_is_asked_for_where_nothing_else_follows() -> None:
     policy = FixedPolicy(SpeculationPlan(window_policy="fixed", draft_max=3), gate()[0])
-    assert [policy.draft_budget(1.0, 10), policy.draft_budget(1.0, 2), policy.draft_budget(0.9, 10)] == [
+    assert [
+        policy.draft_budget(1.0, 10, streaming=False),
+        policy.draft_budget(1.0, 2, streaming=False),
+        policy.draft_budget(0.9, 10, streaming=False),
+    ] == [
         3,
         2,
         0,
