@@ -81,17 +81,23 @@ class Connection:
         self.proxy = proxy
         self._writers = (downward, upward)
         self.corrupt = 0  # so many of the next pieces from the opener get a flipped bit
+        self.open_way = asyncio.Event()  # while it is not set, bytes go nowhere and nobody is told
+        self.open_way.set()
 
     def cut(self) -> None:
         """Both ends see the connection break."""
         for writer in self._writers:
             writer.transport.abort()
 
+    def freeze(self) -> None:
+        """A cable is pulled: nothing comes through, and the connection does not break."""
+        self.open_way.clear()
+
     async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, opener: bool) -> None:
         """Carry bytes one way."""
         with suppress(ConnectionError):
             while data := await reader.read(1 << 16):
-                await self.proxy.open_way.wait()
+                await self.open_way.wait()
                 if self.proxy.delay:
                     await asyncio.sleep(self.proxy.delay)
                 if opener and self.corrupt and len(data) > 64:
@@ -112,8 +118,6 @@ class Proxy:
         self.connections: list[Connection] = []
         self.refused: set[int] = set()  # numbers of connections that are broken as soon as they are made
         self.delay = 0.0  # seconds for each piece of data, one after the other
-        self.open_way = asyncio.Event()  # while it is not set, bytes go nowhere and nobody is told
-        self.open_way.set()
         self.down = False  # refuses everybody
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -129,11 +133,16 @@ class Proxy:
             connection.cut()
 
     def freeze(self) -> None:
-        """A cable is pulled: nothing comes through, and no connection breaks."""
-        self.open_way.clear()
+        """Freeze every connection, and let no other in."""
+        self.down = True
+        for connection in self.connections:
+            connection.freeze()
 
     def thaw(self) -> None:
-        self.open_way.set()
+        """What is frozen goes on, and others may come."""
+        self.down = False
+        for connection in self.connections:
+            connection.open_way.set()
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[Proxy]:
