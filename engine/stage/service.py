@@ -59,7 +59,7 @@ def stage_info(worker: StageWorker) -> StageInfo:
         native_mtp=slice_.native_mtp,
         can_rollback=slice_.rules.can_rollback,
         threads=options.threads,
-        exact=options.row_exact,
+        exact=worker.row_exact,
         pid=os.getpid(),
     )
 

@@ -73,6 +73,7 @@ class StageWorker:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
+        self.row_exact = stage.row_exact  # measured, so before any sequence is in use
         self._tail = Tail(stage) if stage.slice.is_last else None
         self._sequences = SequenceTable(stage.options.sequences)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
