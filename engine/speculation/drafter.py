@@ -19,10 +19,11 @@ from engine.speculation.statistics import Statistics
 from engine.speculation.stream import Candidate
 
 SHORTEST_TAIL = 2
+COMPARED = 16  # tokens of a lookup that are weighed against an MTP draft
 
 Joining = Literal["anchored", "appended", "best"]
 """How an n-gram tail joins MTP tokens: only where the lookup begins with every MTP token; drafted after them;
-or as `anchored`, and where the two disagree the one more likely to be right is taken alone."""
+or as `anchored`, and where the two disagree the one with more right tokens to expect is taken alone."""
 
 
 class TailBudget:
@@ -172,7 +173,7 @@ class Drafter:
         return []
 
     def _best_of(self, native: list[Candidate], budget: int) -> list[Candidate]:
-        """Where both agree, the text's whole continuation; else the one that is more likely to be right."""
+        """Where both agree, the text's whole continuation; else the one with more right tokens to expect."""
         assert self.text is not None
         found = self.text.propose((), budget)
         if not found:
@@ -185,7 +186,8 @@ class Drafter:
             ]
             return agreed + (found[len(native) :] or native[len(found) :])
         self._statistics.anchor_disagreements += 1
-        if self._acceptance.rate(native[0]).mean >= self._acceptance.rate(found[0]).mean:
+        survivals = self._acceptance.survivals
+        if sum(survivals(native)) >= sum(survivals(found[:COMPARED])):
             return native
         self._statistics.pure_ngram_proposals += 1
         return found
