@@ -10,6 +10,9 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+from numpy.typing import NDArray
+
+Q4_1 = gguf.GGMLQuantizationType.Q4_1
 
 LAYERS = 6
 WIDTH = 64
@@ -57,8 +60,12 @@ def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
 def _add_tensors(writer: gguf.GGUFWriter) -> None:
     rng = np.random.default_rng(7)
 
+    def put(name: str, data: NDArray[np.float32]) -> None:
+        # Of this type, llama.cpp computes every row alike, alone or in a batch of any size.
+        writer.add_tensor(name, gguf.quants.quantize(data, Q4_1), raw_dtype=Q4_1)
+
     def add(name: str, *shape: int, scale: float = 0.15) -> None:
-        writer.add_tensor(name, rng.standard_normal(shape, dtype=np.float32) * np.float32(scale))
+        put(name, rng.standard_normal(shape, dtype=np.float32) * np.float32(scale))
 
     vocabulary = len(SPECIAL) + 256
     add("token_embd.weight", vocabulary, WIDTH, scale=1.0)
@@ -66,7 +73,7 @@ def _add_tensors(writer: gguf.GGUFWriter) -> None:
 
     printable = range(len(SPECIAL) + ord(" "), len(SPECIAL) + ord("~") + 1)
     output[[token for token in range(vocabulary) if token not in printable]] = 0  # hardly ever said
-    writer.add_tensor("output.weight", output)
+    put("output.weight", output)
     writer.add_tensor("output_norm.weight", np.ones(WIDTH, dtype=np.float32))
     for layer in range(LAYERS):
         block = f"blk.{layer}."
