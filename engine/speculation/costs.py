@@ -5,17 +5,36 @@ The model is a property of the machines and not of a request, so a caller may sh
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.protocol.messages import StageTime
 
-SMOOTHING = 0.2  # weight of a new measurement once there are several
+REMEMBERED = 8  # measurements of each number of rows
 OPTIMISM = 0.85  # share of the slope seen so far that further rows are expected to cost
-OUTLIER = 3.0  # a measurement counts for at most this many times the mean
 NOTABLE = 0.04  # relative change for which tables are made anew
 LONG_CATCH_UP = 16  # rows
 DRAFT_SHARE = 0.2  # prior of one MTP draft, as a share of a plain step's compute
+
+
+class Timings:
+    """The last measurements of one thing.
+
+    Whatever else a machine does makes a measurement longer and never shorter, so the typical value is taken
+    from the lower third, not from the mean.
+    """
+
+    __slots__ = ("_last", "typical")
+
+    def __init__(self, ms: float) -> None:
+        self._last = deque([ms], maxlen=REMEMBERED)
+        self.typical = ms
+
+    def add(self, ms: float) -> None:
+        """One more measurement."""
+        self._last.append(ms)
+        self.typical = sorted(self._last)[len(self._last) // 3]
 
 
 class RowCosts:
@@ -24,39 +43,42 @@ class RowCosts:
 
     def __init__(self, growth: float) -> None:
         self._growth = growth
-        self._means: dict[int, float] = {}
-        self._counts: dict[int, int] = {}
-        self._shown: dict[int, float] = {}  # the means that the last table was made from
+        self._timings: dict[int, Timings] = {}
+        self._shown: dict[int, float] = {}  # what the last table was made from
 
     def observe(self, rows: int, ms: float) -> bool:
         """Add a measurement; True when the last table is no longer good."""
-        count = self._counts.get(rows, 0)
-        self._counts[rows] = count + 1
-        mean = self._means.get(rows, ms)
-        if count >= 3:
-            ms = min(ms, OUTLIER * mean)
-        mean += max(SMOOTHING, 1.0 / (count + 1)) * (ms - mean)
-        self._means[rows] = mean
-        shown = self._shown.get(rows)
-        return shown is None or abs(mean - shown) > NOTABLE * shown
+        timings = self._timings.get(rows)
+        if timings is None:
+            self._timings[rows] = Timings(ms)
+            return True
+        timings.add(ms)
+        shown = self._shown.get(rows, 0.0)
+        return abs(timings.typical - shown) > NOTABLE * shown
 
     @property
     def largest(self) -> int:
         """The largest number of rows that was measured, 0 if none was."""
-        return max(self._means, default=0)
+        return max(self._timings, default=0)
 
     def table(self, most: int) -> list[float]:
-        """Milliseconds for 0..most rows (entry 0 is 0), never falling; all 0 before the first measurement."""
-        if not self._means:
+        """Milliseconds for 0..most rows; entry 0 is 0, and so are all before the first measurement.
+
+        Rows never cost less together than a part of them, nor more than one by one.
+        """
+        if not self._timings:
             return [0.0] * (most + 1)
-        self._shown = self._means.copy()
-        known = sorted(self._means.items())
+        self._shown = {rows: timings.typical for rows, timings in self._timings.items()}
+        known = sorted(self._shown.items())
         table = [0.0]
         segment = 0
         for rows in range(1, most + 1):
             while segment < len(known) - 1 and known[segment + 1][0] <= rows:
                 segment += 1
-            table.append(max(table[-1], self._at(rows, known, segment)))
+            ms = self._at(rows, known, segment)
+            table.append(min(ms, rows * table[1]) if self._growth and rows > 1 else ms)
+        for rows in range(most - 1, 0, -1):
+            table[rows] = min(table[rows], table[rows + 1])
         return table
 
     def _at(self, rows: int, known: Sequence[tuple[int, float]], segment: int) -> float:
@@ -87,8 +109,7 @@ class CostModel:
     def __init__(self) -> None:
         self._stages: dict[int, RowCosts] = {}
         self._network = RowCosts(growth=0.0)
-        self._draft_ms = 0.0
-        self._drafts = 0
+        self._draft: Timings | None = None
         self._times = LoopTimes([], [], [])
         self._changed = True
 
@@ -129,18 +150,17 @@ class CostModel:
         """
         if skipped > LONG_CATCH_UP:
             return
-        each = ms / drafts
-        self._drafts += 1
-        if self._drafts > 3:
-            each = min(each, OUTLIER * self._draft_ms)
-        self._draft_ms += max(SMOOTHING, 1.0 / self._drafts) * (each - self._draft_ms)
+        if self._draft is None:
+            self._draft = Timings(ms / drafts)
+        else:
+            self._draft.add(ms / drafts)
 
     def draft_ms(self, drafts: int) -> float:
         """What this many MTP drafts cost at the last stage."""
         if not drafts:
             return 0.0
-        if self._drafts:
-            return drafts * self._draft_ms
+        if self._draft is not None:
+            return drafts * self._draft.typical
         times = self.times(1)
         network = self._network.table(1)[1]
         return drafts * DRAFT_SHARE * (times.loop[1] - network)
