@@ -77,10 +77,10 @@ class Timeouts:
     engine_send: float = 3.0
     """Front end: to hand a request over to the engine."""
 
-    engine_heartbeat: float = 2.0
+    engine_heartbeat: float = 1.0
     """Front end: between two pings of its link to the engine."""
 
-    engine_silent: float = 5.0
+    engine_silent: float = 4.0
     """Front end: an engine that answers no ping for this long is dead. Its loop answers while it loads."""
 
     engine_cancel: float = 3.0
