@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 async def stop(app: SkippyApp, argument: str) -> None:
-    await app.controller.stop()
+    suggestions = app.main.prompt.suggestions
+    if suggestions.display:
+        suggestions.display = False
+    else:
+        await app.controller.stop()
 
 
 async def retry(app: SkippyApp, argument: str) -> None:
@@ -184,9 +188,8 @@ async def set_any(app: SkippyApp, argument: str) -> None:
     name, _, value = argument.partition(" ")
     setting = settings.find_setting(name)
     if not value.strip():
-        app.say(
-            f"{setting.name} is {settings.shown_value(app.controller.plan, setting) or 'empty'}: {setting.help}"
-        )
+        now = settings.shown_value(app.controller.plan, setting) or "empty"
+        app.say(f"{setting.name} is {now}: {setting.help}")
         return
     await _change(app, setting.name, value.strip())
 

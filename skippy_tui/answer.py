@@ -1,18 +1,29 @@
 """Cutting a growing Markdown text into pieces that are drawn on their own.
 
-Drawing a piece costs its length, so an answer of any length stays cheap if no piece grows beyond a bound. Cuts are
-made between blocks; a block that is longer than a piece may be is cut at a line, and a fence is opened again.
+Drawing a piece costs its length, so an answer of any length stays cheap if no piece grows beyond a bound.
+Cuts are made between blocks; a block that is longer than a piece may be is cut at a line, and a fence is
+opened again.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-SOFT_LIMIT = 3_000  # characters after which the next empty line ends a piece
-HARD_LIMIT = 8_000  # after which the next line does
-LINE_LIMIT = 12_000  # after which a space does
+SOFT_LIMIT = 1_500  # characters after which the next empty line ends a piece
+HARD_LIMIT = 2_500  # after which the next line does
+LINE_LIMIT = 4_000  # after which a space does
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Text for the piece that is open, or for a new one, which with `amid_fence` goes on with a cut fence."""
+
+    text: str
+    begins: bool = False
+    amid_fence: bool = False
 
 
 class Pieces:
@@ -24,21 +35,21 @@ class Pieces:
         self._fence = ""  # the line that opened the fence we are in
         self._after_empty_line = False
 
-    def feed(self, text: str) -> list[tuple[bool, str]]:
-        """(whether a new piece begins, text) in order. The texts joined show what was fed."""
-        parts: list[tuple[bool, str]] = []
-        new, gathered = False, ""
+    def feed(self, text: str) -> list[Part]:
+        """What to append, in order. Drawn together, the parts show what was fed."""
+        parts: list[Part] = []
+        begins, amid_fence, gathered = False, False, ""
         for line in text.splitlines(keepends=True) if "\n" in text else [text]:
             if self._may_cut(line):
                 closing = f"{self._marker()}\n" if self._fence else ""
-                if gathered or closing:
-                    parts.append((new, gathered + closing))
-                new, gathered = True, f"{self._fence}\n" if self._fence else ""
+                parts.append(Part(gathered + closing, begins, amid_fence))
+                begins, amid_fence = True, bool(self._fence)
+                gathered = f"{self._fence}\n" if self._fence else ""
                 self._length = 0
             gathered += line
             self._take(line)
-        parts.append((new, gathered))
-        return [part for part in parts if part[0] or part[1]]
+        parts.append(Part(gathered, begins, amid_fence))
+        return [part for part in parts if part.begins or part.text]
 
     def _may_cut(self, line: str) -> bool:
         """Whether a new piece should begin before this line, of which we may have only the beginning."""

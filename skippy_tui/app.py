@@ -6,12 +6,13 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
 from engine.client.sanitize import one_line
@@ -30,14 +31,14 @@ from skippy_tui.themes import DEFAULT_THEME, Themes
 T = TypeVar("T")
 
 TWICE_SECONDS = 2.0  # between the two presses of Ctrl+C that leave
-SEVERITIES = {"info": "information", "warning": "warning", "error": "error"}
+SEVERITIES: dict[str, SeverityLevel] = {"info": "information", "warning": "warning", "error": "error"}
 
 
 class SkippyApp(App[None]):
     """`connect` makes a client of an engine for a plan. Tests bring their own, and their own clock."""
 
     TITLE = "skippy"
-    CSS_PATH = "skippy.tcss"
+    CSS_PATH = Path(__file__).with_name("skippy.tcss")
     COMMANDS = {ActionProvider}  # noqa: RUF012 - the type that Textual gives it
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = []
@@ -94,7 +95,7 @@ class SkippyApp(App[None]):
             self.say(fault, "warning")
         self.controller.feed.start()
         self._end_on_signals()
-        self.set_interval(0.2, self._show_notices)
+        self.set_interval(0.2, self.show_notices)
 
     def _end_on_signals(self) -> None:
         """A terminal that is closed, or a polite kill, ends us as the quit command does."""
@@ -127,14 +128,13 @@ class SkippyApp(App[None]):
     def say(self, text: str, severity: str = "info") -> None:
         """A line that goes away by itself, and stays in the log."""
         self.logbook.add("app", text)
-        self.notify(
-            one_line(text),
-            severity=SEVERITIES[severity],
-            timeout=4 if severity == "info" else 8,
-            markup=False,
-        )  # type: ignore[arg-type]
+        self._toast(text, severity)
 
-    def _show_notices(self) -> None:
+    def _toast(self, text: str, severity: str) -> None:
+        seconds = 4 if severity == "info" else 8
+        self.notify(one_line(text), severity=SEVERITIES[severity], timeout=seconds, markup=False)
+
+    def show_notices(self) -> None:
         """Tell notices of the engine that have not been told."""
         notices = self.controller.feed.state.notices
         fresh: list[Notice] = []
@@ -148,7 +148,7 @@ class SkippyApp(App[None]):
             self.logbook.add("notice", f"{notice.level}: {text}")
             # Errors of an answer stand in the chat.
             if notice.level == "warning" or (notice.level == "error" and not self.controller.busy):
-                self.notify(one_line(text), severity=SEVERITIES[notice.level], timeout=8, markup=False)  # type: ignore[arg-type]
+                self._toast(text, notice.level)
 
     def _age(self, moment: float) -> float:
         """Seconds since a moment of the engine's clock."""
@@ -209,6 +209,6 @@ class SkippyApp(App[None]):
         """Show a screen above this one and wait for what it returns. Only from a worker."""
         return await self.push_screen_wait(screen)
 
-    def get_system_commands(self, screen: Screen[Any]) -> Sequence[SystemCommand]:  # type: ignore[override]
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The palette holds our commands only."""
         return ()

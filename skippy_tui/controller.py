@@ -1,7 +1,7 @@
 """What the app does: asks, stops, asks again, changes settings, keeps chats. Knows no widgets.
 
-Everything that may take time is a coroutine; the disk is used from threads. The app shows what happens through
-`ChatView`.
+Everything that may take time is a coroutine; the disk is used from threads. The app shows what happens
+through `ChatView`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Controller:
     # -- asking --------------------------------------------------------------------------------------
 
     async def ask(self, text: str) -> None:
-        """One turn; returns when its answer began to be awaited. Raises SkippyError while another one comes."""
+        """Begin a turn; does not wait for its answer. Raises SkippyError while another one comes."""
         self._refuse_while_busy()
         self._task = asyncio.create_task(self._ask(text))
 

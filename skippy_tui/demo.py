@@ -344,7 +344,8 @@ Hold = Callable[[Sequence[Event]], int]
 class ScriptedClient:
     """A client of no engine: gives out `startup`, and for each request what `script` says.
 
-    With `hold`, an answer stops after as many of its events as it returns, until it is cancelled or `go_on` is called.
+    With `hold`, an answer stops after as many of its events as that returns, until it is cancelled or `go_on`
+    is called.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """Figures that panels show, computed from the state of the reducer. Pure, and bounded in cost.
 
-Every function looks at the newest few hundred windows at most, so a long answer costs no more than a short one.
+Every function looks at the newest few hundred windows at most, so a long answer costs no more than a short
+one.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from engine.errors import UsageError
 if TYPE_CHECKING:
     from skippy_tui.app import SkippyApp
     from skippy_tui.feed import Client
+    from skippy_tui.logbook import LogBook
 
 PROGRAM = "skippy-tui"
 CHATS_FILE = "chats.db"
@@ -51,7 +52,6 @@ def _run_app(arguments: argparse.Namespace, plan: RunPlan) -> int:
     from engine.model.paths import config_dir, data_dir, log_dir
     from skippy_tui.app import SkippyApp
     from skippy_tui.logbook import LogBook
-    from skippy_tui.native import NativeOutput
     from skippy_tui.store import Store
     from skippy_tui.themes import load_themes, shipped_themes
 
@@ -67,12 +67,18 @@ def _run_app(arguments: argparse.Namespace, plan: RunPlan) -> int:
         theme=arguments.theme or "",
         attached=bool(arguments.attach),
     )
+    return run_in_terminal(app, logbook)
+
+
+def run_in_terminal(app: SkippyApp, logbook: LogBook) -> int:
+    """Run the app with native output led away; returns the exit code.
+
+    Raises what ended the app, once the screen is back.
+    """
+    from skippy_tui.native import NativeOutput
+
     with NativeOutput(lambda line: logbook.add("native", line)):
         app.run()
-    return _exit_code(app)
-
-
-def _exit_code(app: SkippyApp) -> int:
     if app.fault is not None:
         raise app.fault
     return app.return_code or 0
@@ -91,8 +97,8 @@ def _connect(arguments: argparse.Namespace) -> Callable[[RunPlan], Client]:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog=PROGRAM,
-        description="Chat with a model that is cut by layers into stages, and see where every token and every "
-        "millisecond went. Settings come from these flags, then from skippy.toml.",
+        description="Chat with a model that is cut by layers into stages, and see where every token and "
+        "every millisecond went. Settings come from these flags, then from skippy.toml.",
         epilog="skippy-tui --engine-only ... serves layers without a user interface; see its --help.",
     )
     parser.add_argument("--version", action="version", version=f"skippy {engine.__version__}")

@@ -1,7 +1,7 @@
 """Small pictures made of characters: bars, sparklines, timelines. Pure.
 
-Colours are names of theme variables, so a picture follows the theme; figures have fixed widths, so that nothing
-around them moves when they change.
+Colours are names of theme variables, so a picture follows the theme; figures have fixed widths, so that
+nothing around them moves when they change.
 """
 
 from __future__ import annotations

@@ -31,11 +31,9 @@ def _timing_rows(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not timings:
         return []
     first = timings.get("ttft_ms")
+    prompt = f"{timings['prompt_n']} prompt ({timings.get('prompt_reused_n', 0)} reused)"
     rows = [
-        (
-            "tokens",
-            f"{timings['prompt_n']} prompt ({timings.get('prompt_reused_n', 0)} reused), {timings['predicted_n']} answer",
-        ),
+        ("tokens", f"{prompt}, {timings['predicted_n']} answer"),
         ("ended", str(result.get("finish_reason", ""))),
         (
             "prompt",
@@ -72,12 +70,8 @@ def _speculation_rows(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("  positions", f"{sparkline(rates, len(rates), top=1.0)}  1st to {len(rates)}th"))
     width, pipeline = counts.get("width") or {}, counts.get("pipeline") or {}
     if width:
-        rows.append(
-            (
-                "windows",
-                f"{counts['windows']}, {width['min']} to {width['max']} drafts, {width['mean']:.1f} on average",
-            )
-        )
+        drafts = f"{width['min']} to {width['max']} drafts, {width['mean']:.1f} on average"
+        rows.append(("windows", f"{counts['windows']}, {drafts}"))
     if pipeline:
         flight = (
             f"{pipeline.get('in_flight_mean', 0):.1f} on average, {pipeline.get('in_flight_max', 0)} at most"

@@ -1,4 +1,4 @@
-"""Every screen of the app with a scripted engine: for the README (`--demo-screens DIR`) and for snapshot tests."""
+"""Every screen of the app with a scripted engine, for the README (`--demo-screens DIR`) and for snapshots."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
+from engine.client.requests import GenerateRequest
 from engine.config.plan import RunPlan
 from engine.errors import ContextFull, EngineLost
 from engine.events import Event, Notice, RequestFinished, TokensCommitted, WindowDone
@@ -51,6 +52,7 @@ async def settle(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> 
             field.cursor_blink = False
     app.main.tick()
     app.main.draw_figures()
+    app.show_notices()  # now, so that none comes between here and the picture
     app.clear_notifications()
     await pilot.pause()
     await pilot.pause()
@@ -145,7 +147,7 @@ def _failing() -> list[Event]:
     return [*demo.starting()[:1], EngineState(at=demo.START, state="failed", detail=detail)]
 
 
-def _refusing(request: demo.GenerateRequest) -> list[Event]:
+def _refusing(request: GenerateRequest) -> list[Event]:
     error = ContextFull(
         "the prompt has 5120 tokens, the context 4096", hint="shorten it or give --ctx a larger number"
     )

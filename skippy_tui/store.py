@@ -1,7 +1,7 @@
 """Chats on disk: one SQLite file in the data folder, with a versioned schema.
 
-Every call is short and may be made from any thread. Opening an older file brings it up to date; a newer one is
-refused rather than damaged.
+Every call is short and may be made from any thread. Opening an older file brings it up to date; a newer one
+is refused rather than damaged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import orjson
 from engine.errors import SkippyError
 from skippy_tui.conversation import Conversation, Turn
 
-# Each script leads from the version before it to its own, counting from 1. Never change one that was released.
+# Each script leads from the version before it to its own, counting from 1. Never change a released one.
 SCHEMA = (
     """
     CREATE TABLE chats (
@@ -145,7 +145,7 @@ class Store:
         )
         with self._lock, self._writing():
             rows = self._base.execute(query, (*values, limit)).fetchall()
-            return [Summary(*row, self._excerpt(row[0], words)) for row in rows]
+            return [Summary(id, title, at, n, self._excerpt(id, words)) for id, title, at, n in rows]
 
     def _excerpt(self, chat: str, words: str) -> str:
         first = words.split()[0] if words.split() else ""
@@ -186,7 +186,8 @@ class Store:
     def set_preference(self, name: str, value: str) -> None:
         with self._lock, self._writing():
             self._base.execute(
-                "INSERT INTO preferences VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                "INSERT INTO preferences VALUES (?, ?) "
+                "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
                 (name, value),
             )
 

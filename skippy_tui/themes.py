@@ -108,8 +108,13 @@ def read_theme(path: Path) -> tuple[Theme, str]:
         "block-cursor-text-style": "none",
         "input-selection-background": f"{colors['primary']} 35%",
     }
-    theme = Theme(name=name, dark=dark, variables=variables, **{**known, "primary": colors["primary"]})
+    theme = Theme(name=name, dark=dark, variables=variables, **_theme_colors(known))
     return theme, str(data.get("title", name))
+
+
+def _theme_colors(known: Mapping[str, str]) -> dict[str, Any]:
+    """The colours as arguments of a theme; those that a file leaves out are Textual's."""
+    return dict(known)
 
 
 def _shade(known: Mapping[str, str], share: float, dark: bool) -> str:

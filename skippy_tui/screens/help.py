@@ -39,16 +39,16 @@ class HelpScreen(ModalScreen[None]):
 
     def _texts(self) -> list[str]:
         """Help of the focused widget first, then of the panels, which cannot be focused."""
-        texts = []
+        texts: list[str] = []
         node = self._focused
         while node is not None and not texts:
-            if getattr(node, "HELP", None):
-                texts.append(node.HELP)  # type: ignore[attr-defined]
+            if node.HELP:
+                texts.append(node.HELP)
             node = node.parent if isinstance(node.parent, Widget) else None
         from skippy_tui.widgets.pipeline import PipelinePanel
         from skippy_tui.widgets.speculation import SpeculationPanel
 
-        panels = [panel.HELP for panel in (SpeculationPanel, PipelinePanel) if panel.HELP not in texts]
+        panels = [panel.HELP for panel in (SpeculationPanel, PipelinePanel)]
         return [*texts, *panels]
 
     def on_mount(self) -> None:

@@ -44,8 +44,8 @@ class LogScreen(ModalScreen[None]):
 
     def _read(self) -> None:
         log = self.query_one(RichLog)
-        for line in self._tail.lines() if self._tail is not None else ():
-            self._logbook.add("engine", line)
+        for text in self._tail.lines() if self._tail is not None else ():
+            self._logbook.add("engine", text)
         self._seen, fresh = self._logbook.since(self._seen)
         muted = self.app.theme_variables["foreground-muted"]
         colors = {"native": "warning", "notice": "accent", "engine": "secondary"}

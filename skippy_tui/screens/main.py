@@ -1,4 +1,4 @@
-"""The main screen: chat, tokens, panels, prompt. It redraws from the state a few times a second, never per event."""
+"""The main screen: chat, tokens, panels, prompt. Redrawn a few times a second, never per event."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 WIDE = 100  # columns from which the panels stand beside the chat
 TALL = 32  # rows from which the newest tokens stand below it
-TICK_SECONDS = 1 / 15
+TICK_SECONDS = 1 / 12
 FIGURES_EVERY = 3  # ticks: figures that change more often cannot be read
 IDLE_EVERY = 8  # ticks: how often ages are redrawn while nothing happens
 
@@ -73,7 +73,7 @@ class MainScreen(Screen[None]):
         yield FoldedPanels()
         yield Suggestions()
         yield self.prompt
-        yield Footer(compact=True, show_command_palette=True)
+        yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         self.query_one("#strip").can_focus = False

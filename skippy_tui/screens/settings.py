@@ -14,7 +14,7 @@ from textual.widgets.option_list import Option
 
 from engine.config.kinds import Choice, Number, Switch, Whole
 from engine.config.plan import RunPlan
-from engine.config.settings import SETTINGS, TABLES, Setting, settings_of
+from engine.config.settings import SETTINGS, TABLES, Setting, settings_of, value_of
 from engine.errors import SkippyError
 from skippy_tui import settings
 from skippy_tui.controller import Controller
@@ -151,7 +151,7 @@ def _heading(title: str) -> Option:
 
 def _option(table: str, plan: RunPlan, setting: Setting) -> Option:
     value = settings.shown_value(plan, setting)
-    changed = settings.value_of(plan, setting) != settings.value_of(RunPlan(), setting)
+    changed = value_of(plan, setting) != value_of(RunPlan(), setting)
     shown = value if len(value) <= VALUE_WIDTH else value[: VALUE_WIDTH - 1] + "…"
     name = setting.name.replace("_", " ")
     arrows = isinstance(setting.kind, Choice | Switch | Number | Whole)

@@ -16,11 +16,11 @@ from textual.widgets import Markdown, Static
 from textual.widgets.markdown import MarkdownStream
 
 from engine.client.sanitize import one_line
-from skippy_tui.answer import Pieces
+from skippy_tui.answer import Part, Pieces
 from skippy_tui.paint import ORIGIN_NAMES, seconds
 from skippy_tui.widgets.markdown import model_markdown, shown
 
-DRAW_SECONDS = 0.08  # the least time between two drawings of a growing answer
+DRAW_SECONDS = 0.1  # the least time between two drawings of a growing answer
 
 
 class Message(Vertical, can_focus=True):
@@ -29,8 +29,8 @@ class Message(Vertical, can_focus=True):
     HELP = """
 ### A message
 Tab and Shift+Tab, or the arrow keys, go from one message to the next.
-`c` copies it, `b` copies its last code block. On a prompt `e` edits it and asks again; on an answer `r` asks for
-another one.
+`c` copies it, `b` copies its last code block. On a prompt `e` edits the last one and asks again; on an answer
+`r` asks for another one.
 """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "copy_message", "Copy"),
@@ -95,8 +95,7 @@ class AnswerMessage(Message):
     def compose(self) -> ComposeResult:
         text = self.text
         if text:
-            for piece in _whole_pieces(text):
-                yield model_markdown(piece)
+            yield from _whole_pieces(text)
         if self._result is not None:
             yield _figures_line(self._result)
         elif not text:
@@ -140,7 +139,7 @@ class AnswerMessage(Message):
         if self._drawing is not None:
             self._drawing.cancel()
         if self._stream is not None:
-            with suppress(MountError):  # what is left to draw has no place any more
+            with suppress(MountError, asyncio.CancelledError):  # what is left to draw has no place any more
                 await self._stream.stop()
 
     async def _draw(self) -> None:
@@ -154,23 +153,34 @@ class AnswerMessage(Message):
         self._more.clear()
         text = "".join(self._waiting)
         self._waiting.clear()
-        for begins, part in self._pieces.feed(text) if text else ():
-            if begins or self._stream is None:
-                if self._stream is not None:
-                    await self._stream.stop()
-                markdown = model_markdown()
-                await self.mount(markdown)
-                self._stream = Markdown.get_stream(markdown)
-            await self._stream.write(part)
+        for part in self._pieces.feed(text) if text else ():
+            if part.begins or self._stream is None:
+                await self._begin_piece(part)
+            assert self._stream is not None
+            await self._stream.write(part.text)
+
+    async def _begin_piece(self, part: Part) -> None:
+        if self._stream is not None:
+            await self._stream.stop()
+            self._stream.markdown_widget.set_class(part.amid_fence, "cut")
+        markdown = model_markdown()
+        await self.mount(markdown)
+        self._stream = Markdown.get_stream(markdown)
 
 
-def _whole_pieces(text: str) -> list[str]:
-    pieces: list[str] = [""]
-    for begins, part in Pieces().feed(shown(text)):
-        if begins:
-            pieces.append(part)
+def _whole_pieces(text: str) -> list[Markdown]:
+    """Every piece of a text that grows no more."""
+    texts: list[str] = [""]
+    cut: list[bool] = []
+    for part in Pieces().feed(shown(text)):
+        if part.begins:
+            texts.append(part.text)
+            cut.append(part.amid_fence)
         else:
-            pieces[-1] += part
+            texts[-1] += part.text
+    pieces = [model_markdown(piece) for piece in texts]
+    for piece, is_cut in zip(pieces, cut, strict=False):
+        piece.set_class(is_cut, "cut")
     return pieces
 
 

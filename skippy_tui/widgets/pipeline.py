@@ -5,33 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from textual.content import Content
-from textual.widgets import Static
 
 from engine.client.sanitize import one_line
 from engine.view import Stage, ViewState, quantile
 from skippy_tui import figures
 from skippy_tui.paint import milliseconds, seconds, shortened, timeline_row
+from skippy_tui.widgets.panel import Panel
 from skippy_tui.widgets.welcome import STAGE_SIGNS
 
 LAYERS_WIDTH = 7
 FIGURES_WIDTH = 25  # p50, p95, wait, hop, kv
 
 
-class PipelinePanel(Static):
-    """Redrawn from the state by the main screen. `age` tells how long ago a moment of the engine's clock was."""
+class PipelinePanel(Panel):
+    """Redrawn from the state by the main screen.
+
+    `age` tells how long ago a moment of the engine's clock was.
+    """
 
     HELP = """
 ### Pipeline
-One row for each stage: its layers, where it runs, **p50** and **p95** of its compute time for a window, the time
-windows **wait** in its queue, the time of one **hop** to it, and how full its **kv** cache is, all in milliseconds or percent.
+One row for each stage: its layers, where it runs, and in milliseconds **p50** and **p95** of its
+compute time for a window, the time windows **wait** in its queue, and the time of one **hop** to it;
+**kv** is how full its cache is.
 
-The timeline shows when each stage was computing: neighbouring windows differ in shade, `▒` is stale work (a window
-that a rejected draft made useless), `░` is where windows in flight should be by now, and the empty track is idle time.
+The timeline shows when each stage was computing. Neighbouring windows differ in shade; `▒` is stale
+work, a window that a rejected draft made useless; `░` is where windows in flight should be by now; the
+empty track is idle time.
 """
 
     def __init__(self, age: Callable[[float], float]) -> None:
-        super().__init__(id="pipeline", classes="panel")
-        self.border_title = "pipeline"
+        super().__init__(id="pipeline", title="pipeline", classes="panel")
         self._age = age
 
     def draw(self, state: ViewState) -> None:
@@ -39,7 +43,7 @@ that a rejected draft made useless), `░` is where windows in flight should be 
         width = max(self.content_size.width, 40)
         stages = sorted(state.stages.items())
         if not stages:
-            self.update(Content.styled("No stage has been started yet.", "$foreground-muted"))
+            self.show([Content.styled("No stage has been started yet.", "$foreground-muted")])
             return
         context = state.model.context if state.model is not None else 0
         lines = [_head(width)]
@@ -48,7 +52,7 @@ that a rejected draft made useless), `░` is where windows in flight should be 
             if stage.state.state in ("unreachable", "restarting"):
                 lines.append(self._trouble(stage, width))
         lines.extend(_timeline(state, width))
-        self.update(Content("\n").join(lines))
+        self.show(lines)
 
     def _trouble(self, stage: Stage, width: int) -> Content:
         since = seconds(max(self._age(stage.state.at), 0.0))
@@ -62,8 +66,9 @@ def _place_width(width: int) -> int:
 
 
 def _head(width: int) -> Content:
-    text = f"  {'layers':<{LAYERS_WIDTH}}{'where':<{_place_width(width)}}{'p50':>5}{'p95':>5}{'wait':>5}{'hop':>5}{'kv':>5}"
-    return Content.styled(text, "$foreground-muted")
+    names = f"  {'layers':<{LAYERS_WIDTH}}{'where':<{_place_width(width)}}"
+    figures_names = "".join(f"{name:>5}" for name in ("p50", "p95", "wait", "hop", "kv"))
+    return Content.styled(names + figures_names, "$foreground-muted")
 
 
 def _stage_row(index: int, stage: Stage, context: int, width: int) -> Content:

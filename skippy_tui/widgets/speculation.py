@@ -1,33 +1,33 @@
-"""The speculation panel: what was drafted, what was right, what it wins, and why the policy chose what it did."""
+"""The speculation panel: what was drafted, what was right, what it wins, and why the policy chose it."""
 
 from __future__ import annotations
 
 from textual.content import Content
-from textual.widgets import Static
 
 from engine.client.sanitize import one_line
 from engine.view import Request, ViewState
 from skippy_tui import figures
 from skippy_tui.paint import ORIGIN_NAMES, bar, percent, sparkline
+from skippy_tui.widgets.panel import Panel
 
 LABEL = 10  # columns of the words on the left
 POSITIONS_SHOWN = 16
 
 
-class SpeculationPanel(Static):
+class SpeculationPanel(Panel):
     """Redrawn from the state by the main screen."""
 
     HELP = """
 ### Speculation
-**accepted** counts drafts of each source that the target confirmed: the share over the newest windows, and over the
-whole answer. **over time** is the share in consecutive groups of windows. **position** is the share at the 1st, 2nd, …
-draft of a window. **width** is drafts per window. **plain** is an *estimate* of what plain decoding would reach, from
-what one row cost on the stages during this very answer. **policy** says what was chosen for the newest window, and why.
+**accepted** counts drafts of each source that the target confirmed: their share in the newest windows,
+and how many in the whole answer. **over time** is that share in consecutive groups of windows,
+**position** the share at the 1st, 2nd, … draft of a window, **width** the drafts per window. **plain**
+is an *estimate* of what plain decoding would reach, from what one row cost on the stages during this
+very answer. **policy** says what was chosen for the newest window, and why.
 """
 
     def __init__(self) -> None:
-        super().__init__(id="speculation", classes="panel")
-        self.border_title = "speculation"
+        super().__init__(id="speculation", title="speculation", classes="panel")
 
     def draw(self, state: ViewState) -> None:
         """Show the figures of the newest answer."""
@@ -35,7 +35,7 @@ what one row cost on the stages during this very answer. **policy** says what wa
         notes = state.model.notes if state.model is not None else ()
         lines = _idle() if state.request is None else _lines(state.request, width)
         lines.extend(Content.styled(one_line(note), "$text-warning") for note in notes)
-        self.update(Content("\n").join(lines))
+        self.show(lines)
 
 
 def _idle() -> list[Content]:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from textual.content import Content
-from textual.widgets import Static
 
 from engine.client.sanitize import one_line
 from engine.config.plan import RunPlan
 from engine.view import Request, ViewState
 from skippy_tui import figures
 from skippy_tui.paint import ORIGIN_NAMES, milliseconds, seconds, shortened
+from skippy_tui.widgets.panel import Panel
 from skippy_tui.widgets.welcome import STAGE_SIGNS
 
 GAP = "   "
 WIDE = 100  # columns from which there is room for the time to the first token
 
 
-class StatusLine(Static):
+class StatusLine(Panel):
     """Model, strategy, stages, context, seed; speed on the right."""
 
     def __init__(self) -> None:
@@ -30,7 +30,8 @@ class StatusLine(Static):
         right = _speed(state, width)
         room = width - right.cell_length - len(GAP)
         left = _fitting(_parts(state, plan, title), room)
-        self.update(Content.assemble(left, " " * max(width - left.cell_length - right.cell_length, 1), right))
+        gap = " " * max(width - left.cell_length - right.cell_length, 1)
+        self.show([Content.assemble(left, gap, right)])
 
 
 def _parts(state: ViewState, plan: RunPlan, title: str) -> list[tuple[int, Content]]:
@@ -91,7 +92,7 @@ def _rate(request: Request) -> float:
     return request.tokens_per_second if request.finished is not None else figures.speed_now(request)
 
 
-class FoldedPanels(Static):
+class FoldedPanels(Panel):
     """Both panels on one line."""
 
     def __init__(self) -> None:
@@ -107,7 +108,7 @@ class FoldedPanels(Static):
             if longer.cell_length > width:
                 break
             line = longer
-        self.update(line)
+        self.show([line])
 
 
 def _speculation(request: Request | None) -> list[Content]:

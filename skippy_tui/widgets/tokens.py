@@ -40,9 +40,10 @@ class TokenFlow(ScrollView, can_focus=True):
 
     HELP = """
 ### Tokens
-Every token of the answer by its origin: **target** was computed without a draft, **MTP**, **n-gram** and **draft** were
-guessed and confirmed, a **correction** took the place of a wrong guess, **free** came on top of a window whose drafts were all
-right. A rejected draft flashes, crossed out, before its correction. `⏎` is a line break inside a token.
+Every token of the answer by its origin: **target** was computed without a draft, **MTP**, **n-gram**
+and **draft** were guessed and confirmed, a **correction** took the place of a wrong guess, **free**
+came on top of a window whose drafts were all right. A rejected draft flashes, crossed out, before its
+correction. `⏎` is a line break in a token.
 """
 
     def __init__(self, clock: Callable[[], float], *, breaks: bool, id: str) -> None:
@@ -55,6 +56,7 @@ right. A rejected draft flashes, crossed out, before its correction. `⏎` is a 
         self._room = 0
         self._flash: tuple[str, float] | None = None  # text, until when
         self._seen_windows = 0
+        self._labelled: object = None
         self._styles: dict[tuple[str, int], Style] = {}
         self.border_title = "tokens"
 
@@ -79,8 +81,7 @@ right. A rejected draft flashes, crossed out, before its correction. `⏎` is a 
             self._put(token, len(self._tokens))
         if changed:
             self._fit()
-            self.border_title = self._title(request)
-            self.border_subtitle = self._subtitle(request)
+            self._label(request)
 
     def _watch_rejects(self, request: Request) -> bool:
         now = self._clock()
@@ -93,6 +94,14 @@ right. A rejected draft flashes, crossed out, before its correction. `⏎` is a 
         if self._flash is not None and (now >= self._flash[1] or request.finished is not None):
             self._flash = None
         return self._flash != before
+
+    def _label(self, request: Request) -> None:
+        """Title and subtitle, which are costly to set, only when they change."""
+        label = (_origins_of(request), request.rejected)
+        if label != self._labelled:
+            self._labelled = label
+            self.border_title = self._title(request)
+            self.border_subtitle = self._subtitle(request)
 
     def _title(self, request: Request) -> Content:
         """The legend, where the answer can show more than one origin."""

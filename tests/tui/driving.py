@@ -19,7 +19,6 @@ from skippy_tui.store import Store
 from skippy_tui.themes import load_themes, shipped_themes
 from skippy_tui.widgets.messages import FailureMessage, Message, RemarkMessage
 
-
 # Short, since most tests care about what is done with an answer and not about its length.
 ANSWER = "Yes, `it` works:\n\n```python\nprint(1)\n```\n\nThat is all.\n"
 

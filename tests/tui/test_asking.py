@@ -125,7 +125,7 @@ async def test_warnings_are_told_and_dropped_events_stand_in_the_status_line() -
             EventsDropped(count=7),
         )
         await driver.settle()
-        driver.app._show_notices()
+        driver.app.show_notices()
         assert driver.said == ["replies take the lane backwards"]
         assert "7 events dropped" in driver.shown("#status")
 

@@ -20,7 +20,9 @@ def state_of(events: list) -> ViewState:
     return state
 
 
-def plain_window(number: int, at: float, rows: int = 1, accepted: int = 0, compute: tuple = (4000, 6000)) -> list:
+def plain_window(
+    number: int, at: float, rows: int = 1, accepted: int = 0, compute: tuple = (4000, 6000)
+) -> list:
     """A window of two stages that takes its compute and 10 ms of way."""
     names = {"request": "r", "window": number, "epoch": 0, "width": rows - 1}
     sources = (("mtp", rows - 1),) if rows > 1 else ()
@@ -77,7 +79,10 @@ def test_acceptance_by_source_splits_a_window_where_its_sources_meet() -> None:
         at=0.1, request="r", window=0, epoch=0, stale=False, accepted=3, width=5, elapsed_ms=100.0
     )
     request = state_of([started(), sent, done]).request
-    assert (figures.source_now(request, "mtp").accepted, figures.source_now(request, "ngram").accepted) == (2, 1)
+    assert (figures.source_now(request, "mtp").accepted, figures.source_now(request, "ngram").accepted) == (
+        2,
+        1,
+    )
     assert figures.acceptance_over_time(request, 10) == [0.6]
     assert figures.acceptance_over_time(request, 10, "ngram") == [pytest.approx(1 / 3)]
     assert figures.mean_committed(request) == 4
@@ -101,7 +106,9 @@ def test_windows_in_flight_are_pending_and_never_lead_into_the_future() -> None:
 
 def test_figures_of_an_answer_without_windows_are_zero() -> None:
     request = state_of([started()]).request
-    assert figures.speed_now(request) == figures.plain_estimate(request) == figures.propose_rate(request) == 0.0
+    assert (
+        figures.speed_now(request) == figures.plain_estimate(request) == figures.propose_rate(request) == 0.0
+    )
     assert figures.acceptance_over_time(request, 10) == []
     assert figures.timeline(request, 0.0, 1.0) == []
 

@@ -1,0 +1,52 @@
+"""The app with a scripted engine, as a program for a terminal: `terminal_app.py MODE LOG`.
+
+Native code writes to both descriptors while the screen is up; then MODE decides: leave, crash or wait.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+
+from engine.cli.errors import run_command
+from engine.config.plan import RunPlan
+from skippy_tui.app import SkippyApp
+from skippy_tui.demo import ScriptedClient
+from skippy_tui.launch import run_in_terminal
+from skippy_tui.logbook import LogBook
+from skippy_tui.store import Store
+from skippy_tui.themes import load_themes, shipped_themes
+
+
+class NoisyApp(SkippyApp):
+    """Writes from C once it is drawn."""
+
+    mode = ""
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.set_timer(0.3, self.make_noise)
+
+    def make_noise(self) -> None:
+        libc = ctypes.CDLL(None)
+        for descriptor in (1, 2):
+            line = f"torn by native code on {descriptor}\n".encode()
+            libc.write(descriptor, line, len(line))
+        if self.mode == "crash":
+            raise RuntimeError("out of paper")
+        if self.mode == "leave":
+            self.exit()
+
+
+def main() -> int:
+    mode, log = sys.argv[1], Path(sys.argv[2])
+    logbook = LogBook(log)
+    store, themes = Store(":memory:"), load_themes([shipped_themes()])
+    app = NoisyApp(RunPlan(), lambda plan: ScriptedClient(), store, themes, logbook=logbook)
+    app.mode = mode
+    return run_command("skippy-tui", lambda: run_in_terminal(app, logbook))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
