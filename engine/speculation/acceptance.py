@@ -45,11 +45,15 @@ class Rate:
         """The expected share."""
         return min(self._hits / self._count, CERTAIN)
 
-    @property
-    def optimistic(self) -> float:
-        """The mean plus one standard deviation of what we believe."""
+    def hopeful(self, deviations: float) -> float:
+        """The mean plus so many standard deviations of what we believe."""
         mean = self.mean
-        return min(mean + sqrt(mean * (1.0 - mean) / (self._count + 1.0)), CERTAIN)
+        return min(mean + deviations * sqrt(mean * (1.0 - mean) / (self._weight + 1.0)), CERTAIN)
+
+    @property
+    def _weight(self) -> float:
+        """Observations that the belief is worth."""
+        return self._count
 
 
 class DeeperRate(Rate):
@@ -65,7 +69,11 @@ class DeeperRate(Rate):
     def mean(self) -> float:
         """The expected share."""
         prior = DEEPER * self._shallower.mean
-        return min((self._hits + DRAFT_WEIGHT * prior) / (self._count + DRAFT_WEIGHT), CERTAIN)
+        return min((self._hits + DRAFT_WEIGHT * prior) / self._weight, CERTAIN)
+
+    @property
+    def _weight(self) -> float:
+        return self._count + DRAFT_WEIGHT
 
 
 # (shortest match, prior acceptance of the next token)

@@ -14,8 +14,10 @@ from engine.protocol.messages import StageTime
 REMEMBERED = 8  # measurements of each number of rows
 OPTIMISM = 0.85  # share of the slope seen so far that further rows are expected to cost
 NOTABLE = 0.04  # relative change for which tables are made anew
-LONG_CATCH_UP = 16  # rows
-DRAFT_SHARE = 0.2  # prior of one MTP draft, as a share of a plain step's compute
+LONG_CATCH_UP = 16  # rows; fewer are part of the price of a draft
+# Priors, as shares of a plain step's compute: one MTP draft, and one row that the head has to catch up on.
+DRAFT_SHARE = 0.2
+CATCH_UP_SHARE = 0.02
 
 
 class Timings:
@@ -35,6 +37,14 @@ class Timings:
         """One more measurement."""
         self._last.append(ms)
         self.typical = sorted(self._last)[len(self._last) // 3]
+
+
+def added(timings: Timings | None, ms: float) -> Timings:
+    """The timings with one more, or the first of them."""
+    if timings is None:
+        return Timings(ms)
+    timings.add(ms)
+    return timings
 
 
 class RowCosts:
@@ -110,6 +120,7 @@ class CostModel:
         self._stages: dict[int, RowCosts] = {}
         self._network = RowCosts(growth=0.0)
         self._draft: Timings | None = None
+        self._catch_up: Timings | None = None
         self._times = LoopTimes([], [], [])
         self._changed = True
 
@@ -144,16 +155,11 @@ class CostModel:
         self._changed |= self._network.observe(rows, max(0.0, elapsed_ms - accounted))
 
     def observe_drafting(self, drafts: int, ms: float, skipped: int) -> None:
-        """The MTP head took `ms` for this many drafts, after `skipped` rows that it had not been fed before.
-
-        A long catch-up says nothing about the price of drafting in every window and is left out.
-        """
+        """The MTP head took `ms` for this many drafts, after `skipped` rows that it had not been fed."""
         if skipped > LONG_CATCH_UP:
-            return
-        if self._draft is None:
-            self._draft = Timings(ms / drafts)
+            self._catch_up = added(self._catch_up, max(0.0, ms - self.draft_ms(drafts)) / skipped)
         else:
-            self._draft.add(ms / drafts)
+            self._draft = added(self._draft, ms / drafts)
 
     def draft_ms(self, drafts: int) -> float:
         """What this many MTP drafts cost at the last stage."""
@@ -161,9 +167,18 @@ class CostModel:
             return 0.0
         if self._draft is not None:
             return drafts * self._draft.typical
-        times = self.times(1)
-        network = self._network.table(1)[1]
-        return drafts * DRAFT_SHARE * (times.loop[1] - network)
+        return drafts * DRAFT_SHARE * self._single_row_ms()
+
+    def catch_up_ms(self, skipped: int) -> float:
+        """What it costs the MTP head to be fed rows that it has skipped; a few are no matter."""
+        if skipped <= LONG_CATCH_UP:
+            return 0.0
+        each = CATCH_UP_SHARE * self._single_row_ms() if self._catch_up is None else self._catch_up.typical
+        return skipped * each
+
+    def _single_row_ms(self) -> float:
+        """Compute of a plain step on all stages."""
+        return sum(costs.table(1)[1] for costs in self._stages.values())
 
     def times(self, most: int) -> LoopTimes:
         """Tables for 0..most rows or more. All zero before the first measurement."""

@@ -22,15 +22,17 @@ from operator import itemgetter
 
 from engine.speculation.acceptance import Acceptance
 from engine.speculation.costs import CostModel, LoopTimes
-from engine.speculation.policies import PLAIN, Choice, Offer, Verified
+from engine.speculation.policies import PLAIN, Choice, DraftNeed, Offer, Verified
 from engine.speculation.statistics import Statistics
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of windows in a stream
 SHORTEST_STREAM = 3  # candidates
 MARGIN = 0.02  # tokens that an option must be better than plain decoding
 WASTE = 0.75  # share of a slowest stage's window that a rejection costs while windows follow each other
+HOPE = 1.0  # standard deviations by which drafts may be better than expected, for a probe to be worth it
+DISCOVERY = 2  # plain steps' worth of time that may be spent, once, to see what a second row costs
 EXPLORE = 0.01  # share of the time
-ADVANCE = 16  # plain steps' worth of time that exploring may count on from the start
+ADVANCE = 16  # tokens that an answer is expected to have at least
 
 
 class GoodputPolicy:
@@ -129,45 +131,51 @@ class GoodputPolicy:
 
     def _pace(self, times: LoopTimes) -> float:
         """lambda: tokens per millisecond of plain decoding or of the best MTP draft length."""
-        return max(self._draft_rates(times, optimistic=False))
+        return max(self._draft_rates(times.loop, 0.0))
 
-    def _draft_rates(self, times: LoopTimes, *, optimistic: bool) -> list[float]:
-        """Tokens per millisecond when every window asks for, and verifies, 0, 1, .. MTP tokens.
-
-        `optimistic`: with drafts as good as they may be, and rows that cost nothing if none were measured.
-        """
+    def _draft_rates(self, loop_ms: Sequence[float], hope: float) -> list[float]:
+        """Tokens per millisecond when every window asks for, and verifies, 0, 1, .. MTP tokens, with drafts
+        that are better than expected by `hope` standard deviations."""
         tokens = survival = 1.0
-        plain_ms = max(times.loop[1], 1e-6)
-        rates = [1.0 / plain_ms]
-        for depth in range(min(self._draft_max, len(times.loop) - 2)):
-            rate = self._acceptance.at_depth(depth)
-            survival *= rate.optimistic if optimistic else rate.mean
+        rates = [1.0 / max(loop_ms[1], 1e-6)]
+        for depth in range(min(self._draft_max, len(loop_ms) - 2)):
+            survival *= self._acceptance.at_depth(depth).hopeful(hope)
             tokens += survival
-            loop_ms = plain_ms if optimistic and self._costs.only_single_rows else times.loop[depth + 2]
-            rates.append(tokens / (loop_ms + self._costs.draft_ms(depth + 1)))
+            rates.append(tokens / (loop_ms[depth + 2] + self._costs.draft_ms(depth + 1)))
         return rates
 
-    def draft_budget(self, fresh: float, limit: int, *, streaming: bool) -> int:
+    def draft_budget(self, need: DraftNeed) -> int:
         """As many drafts as are worth their price at the last stage, weighed by the chance to need them."""
         if not self._costs.known:
             return 0
-        most = min(self._draft_max, limit)
+        most = min(self._draft_max, need.limit)
         times = self._costs.times(most + 1)
         pace = self._pace(times)
-        price = max(pace, self._stream_pace) if streaming else pace  # of a millisecond, in tokens
+        price = max(pace, self._stream_pace) if need.streaming else pace  # of a millisecond, in tokens
         best, best_worth = 0, 0.0
         tokens, survival = 1.0, 1.0
         for drafts in range(1, most + 1):
             survival *= self._acceptance.at_depth(drafts - 1).mean
             tokens += survival
             gain = tokens - 1.0 - pace * (times.loop[drafts + 1] - times.loop[1])
-            worth = fresh * gain - price * self._costs.draft_ms(drafts)
+            worth = need.fresh * gain - price * self._costs.draft_ms(drafts)
             if worth > best_worth:
                 best, best_worth = drafts, worth
-        if best == 0 and fresh >= 1.0 and most > 0:
+        if best and not self._pays_back(need, times, pace):
+            return 0
+        if best == 0 and need.fresh >= 1.0 and most > 0:
             self._acceptance.at_depth(0).forget()
-            best = self._draft_probe(times, most)
+            best = self._draft_probe(need, times, most)
         return best
+
+    def _pays_back(self, need: DraftNeed, times: LoopTimes, pace: float) -> bool:
+        """Whether drafting from here on saves more than it takes the head to catch up.
+
+        An answer is expected to go on for as long as it has lasted, and for `ADVANCE` tokens at least.
+        """
+        expected = min(need.remaining, max(ADVANCE, self._counters.emitted))
+        saved_ms = expected * (times.loop[1] - 1.0 / pace)
+        return saved_ms >= self._costs.catch_up_ms(need.skipped)
 
     # Exploring
 
@@ -176,16 +184,22 @@ class GoodputPolicy:
         elapsed = self._counters.pipeline.seconds * 1000
         return EXPLORE * (elapsed + ADVANCE * times.loop[1]) - self._explored_ms
 
-    def _draft_probe(self, times: LoopTimes, most: int) -> int:
+    def _draft_probe(self, need: DraftNeed, times: LoopTimes, most: int) -> int:
         """One draft, only to see how good drafts are, where they would pay if they were very good."""
-        rates = self._draft_rates(times, optimistic=True)[: most + 1]
+        second_row = self._costs.only_single_rows
+        best_case = times.loop
+        if second_row:  # further rows may cost next to nothing
+            best_case = [times.loop[1]] * len(times.loop)
+        rates = self._draft_rates(best_case, HOPE)[: most + 1]
         if self._draft_probed or max(rates) <= rates[0]:
             return 0
-        price = self._costs.draft_ms(1)
-        second_row = self._costs.only_single_rows
+        price = self._costs.draft_ms(1) + self._costs.catch_up_ms(need.skipped)
         if second_row:  # the draft is to be verified as well, to see what that costs
             price += self._probe_loss(self._acceptance.at_depth(0).mean, times)
-        if price > self._allowance(times):
+        allowance = self._allowance(times)
+        if second_row:
+            allowance = max(allowance, DISCOVERY * times.loop[1])
+        if price > allowance:
             return 0
         self._draft_probed = True
         self._second_row_due = second_row

@@ -62,7 +62,6 @@ class DecodeLoop:
         self._scheduler = Scheduler(plan, context, self.history, self.statistics)
         self._pipeline = self._scheduler.pipeline
         self._stream = self._scheduler.stream
-        self._rows_not_drafted = 0  # rows that the MTP head has not been fed
         self._finished = False
 
     # What the caller may ask
@@ -81,6 +80,11 @@ class DecodeLoop:
     def in_flight(self) -> int:
         """Windows under way, stale ones included."""
         return len(self._pipeline)
+
+    @property
+    def rows_not_drafted(self) -> int:
+        """Rows of the session that the MTP head has not been fed: the next request passes them on."""
+        return self._scheduler.rows_not_drafted
 
     @property
     def next_window(self) -> int:
@@ -140,6 +144,7 @@ class DecodeLoop:
         self._pipeline.advance_clock(now)
         self._pipeline.forget()
         self._stream.clear()
+        self._scheduler.rows_not_drafted = len(self.history)
         return self._actions(now, ends_prompt=not self.statistics.emitted)
 
     def update_plan(self, plan: SpeculationPlan) -> None:
@@ -210,10 +215,10 @@ class DecodeLoop:
         rows, draft = len(flight.plan.tokens), reply.draft
         head_ms = draft.head_us / 1000 if draft is not None else 0.0
         costs.observe_window(rows, reply.times, elapsed_ms, head_ms=head_ms)
-        self._rows_not_drafted += rows
+        self._scheduler.rows_not_drafted += rows
         if draft is not None and draft.tokens:
-            costs.observe_drafting(len(draft.tokens), head_ms, self._rows_not_drafted)
-            self._rows_not_drafted = 0
+            costs.observe_drafting(len(draft.tokens), head_ms, self._scheduler.rows_not_drafted)
+            self._scheduler.rows_not_drafted = 0
         return head_ms
 
     def _tell_policy(

@@ -38,6 +38,16 @@ class Offer:
     depth_limit: int
 
 
+class DraftNeed(NamedTuple):
+    """What an MTP draft that comes back with a window would be good for."""
+
+    fresh: float  # chance that the loop stands without candidates after this window
+    limit: int  # most tokens that can be of use
+    streaming: bool  # other windows follow this one without waiting
+    skipped: int  # rows that the head has not been fed: it has to catch up on them first
+    remaining: int  # tokens of the answer that may still come
+
+
 @dataclass(frozen=True, slots=True)
 class Verified:
     """What a window that was not stale has shown.
@@ -66,9 +76,8 @@ class WindowPolicy(Protocol):
 
     def choose(self, offer: Offer) -> Choice: ...
 
-    def draft_budget(self, fresh: float, limit: int, *, streaming: bool) -> int:
-        """How many MTP tokens to ask for with a window after which, with chance `fresh`, the loop stands
-        without candidates; `streaming` if other windows follow it without waiting."""
+    def draft_budget(self, need: DraftNeed) -> int:
+        """How many MTP tokens to ask for with a window."""
 
     def verified(self, window: Verified) -> None: ...
 
@@ -93,9 +102,9 @@ class FixedPolicy:
                 return Choice(parallel, offer.depth_limit, "pipelined")
         return Choice(width, 1, self._plan.window_policy)
 
-    def draft_budget(self, fresh: float, limit: int, *, streaming: bool) -> int:
+    def draft_budget(self, need: DraftNeed) -> int:
         """Always the whole draft, where nothing else follows."""
-        return min(self._plan.draft_max, limit) if fresh >= 1.0 else 0
+        return min(self._plan.draft_max, need.limit) if need.fresh >= 1.0 else 0
 
     def verified(self, window: Verified) -> None:
         """Tell the gate."""

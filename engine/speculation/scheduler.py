@@ -20,6 +20,7 @@ from engine.speculation.policies import (
     PLAIN,
     AdaptivePolicy,
     Choice,
+    DraftNeed,
     FixedPolicy,
     Offer,
     WindowPolicy,
@@ -45,6 +46,7 @@ class Scheduler:
         self._history = history
         self._statistics = statistics
         self._acceptance = Acceptance()
+        self.rows_not_drafted = context.rows_not_drafted  # rows that the MTP head has not been fed
         self.configure(plan)
 
     def configure(self, plan: SpeculationPlan) -> None:
@@ -178,7 +180,9 @@ class Scheduler:
         if drafts and goes_on:  # then they are needed only if the stream breaks off in this very window
             survivals = [1.0, *self._acceptance.survivals(self.stream.ahead(self.stream.sent + 1))]
             fresh = survivals[self.stream.sent - len(drafts)] - survivals[-1]
-        return self.policy.draft_budget(fresh, limit, streaming=choice.depth > 1)
+        return self.policy.draft_budget(
+            DraftNeed(fresh, limit, choice.depth > 1, self.rows_not_drafted, remaining=room)
+        )
 
     def _send(
         self,

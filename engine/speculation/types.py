@@ -68,6 +68,7 @@ class LoopContext:
     static_ngrams: NgramCounts | None = None
     first_window: int = 0
     first_epoch: int = 0
+    rows_not_drafted: int = 0  # that the MTP head has to catch up on: new ones of the prompt, and older ones
 
 
 @dataclass(frozen=True, slots=True)

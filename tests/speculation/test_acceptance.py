@@ -27,11 +27,11 @@ def test_what_is_not_observed_is_held_less_firmly() -> None:
     rate = Rate(0.5, weight=4.0)
     for success in [True, False, False] * 20:
         rate.observe(success)
-    mean, optimistic = rate.mean, rate.optimistic
+    mean, hopeful = rate.mean, rate.hopeful(1.0)
     for _ in range(200):
         rate.forget()
     assert rate.mean == mean
-    assert rate.optimistic > optimistic
+    assert rate.hopeful(1.0) > hopeful
 
 
 def test_longer_matches_are_trusted_more() -> None:

@@ -91,6 +91,15 @@ def test_a_long_catch_up_says_nothing_about_the_price_of_drafts() -> None:
     assert model.draft_ms(1) == pytest.approx(2.0)
 
 
+def test_the_price_of_catching_up_is_learnt_from_a_long_one() -> None:
+    model = CostModel()
+    model.observe_window(1, times(4.0, 6.0), 30.0)
+    assert model.catch_up_ms(LONG_CATCH_UP) == 0.0
+    assert model.catch_up_ms(100) == pytest.approx(100 * 0.02 * 10.0)
+    model.observe_drafting(1, 52.0, skipped=100)
+    assert model.catch_up_ms(200) == pytest.approx(200 * 0.5)
+
+
 def test_tables_follow_what_is_learnt() -> None:
     model = CostModel()
     assert not model.known

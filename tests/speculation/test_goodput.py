@@ -8,7 +8,7 @@ from engine.protocol.messages import StageTime
 from engine.speculation.acceptance import Acceptance
 from engine.speculation.costs import CostModel
 from engine.speculation.goodput import EXPLORE, GoodputPolicy
-from engine.speculation.policies import Offer, Verified
+from engine.speculation.policies import DraftNeed, Offer, Verified
 from engine.speculation.statistics import Statistics
 from engine.speculation.stream import Candidate
 from tests.speculation.workloads import ROWS, measured_cost
@@ -44,6 +44,12 @@ def offer(candidates: list[Candidate], *, depth: int = 4, sent: int = 0, refilla
     return Offer(candidates, sent, refillable, width_limit=15, depth_limit=depth)
 
 
+def need(
+    fresh: float, limit: int, *, streaming: bool = False, skipped: int = 0, remaining: int = 200
+) -> DraftNeed:
+    return DraftNeed(fresh, limit, streaming, skipped, remaining)
+
+
 def seconds_passed(counters: Statistics, seconds: float) -> None:
     counters.pipeline.seconds = seconds
 
@@ -51,7 +57,7 @@ def seconds_passed(counters: Statistics, seconds: float) -> None:
 def test_nothing_is_drafted_before_anything_was_measured() -> None:
     subject, _ = policy(CostModel(), draft_max=4)
     assert subject.choose(offer(CERTAIN)).width == 0
-    assert subject.draft_budget(1.0, 10, streaming=False) == 0
+    assert subject.draft_budget(need(1.0, 10)) == 0
 
 
 def test_nothing_to_choose_from_is_a_plain_step() -> None:
@@ -63,12 +69,12 @@ def test_nothing_to_choose_from_is_a_plain_step() -> None:
 def test_drafts_are_longer_the_farther_the_stages_are(rtt_ms: float, budgets: set[int]) -> None:
     """Two rows cost twice one on this CPU, so at no distance drafts do not pay."""
     subject, _ = policy(measured(rtt_ms), draft_max=4)
-    assert subject.draft_budget(1.0, 10, streaming=False) in budgets
+    assert subject.draft_budget(need(1.0, 10)) in budgets
 
 
 def test_a_draft_is_weighed_by_the_chance_to_need_it() -> None:
     subject, _ = policy(measured(100), draft_max=4)
-    budgets = [subject.draft_budget(fresh, 10, streaming=False) for fresh in (1.0, 0.5, 0.05, 0.0)]
+    budgets = [subject.draft_budget(need(fresh, 10)) for fresh in (1.0, 0.5, 0.05, 0.0)]
     assert budgets == sorted(budgets, reverse=True)
     assert budgets[0] >= 3
     assert budgets[-1] == 0
@@ -78,13 +84,15 @@ def test_a_stream_makes_drafts_dearer() -> None:
     """They take time of the last stage, of which a stream makes more."""
     subject, _ = policy(measured(100), draft_max=4)
     subject.choose(offer(CERTAIN))
-    alone, in_stream = (subject.draft_budget(0.3, 10, streaming=streaming) for streaming in (False, True))
+    alone, in_stream = (
+        subject.draft_budget(need(0.3, 10, streaming=streaming)) for streaming in (False, True)
+    )
     assert alone > in_stream
 
 
 def test_a_budget_never_exceeds_what_is_left() -> None:
     subject, _ = policy(measured(100), draft_max=4)
-    assert subject.draft_budget(1.0, 1, streaming=False) == 1
+    assert subject.draft_budget(need(1.0, 1)) == 1
 
 
 def test_certain_text_is_streamed() -> None:
@@ -161,15 +169,30 @@ def test_a_probe_is_charged_and_the_next_one_has_to_wait() -> None:
     assert subject.choose(unlikely).probe
 
 
+@pytest.mark.parametrize(
+    ("skipped", "remaining", "asks"), [(0, 200, True), (1000, 200, False), (1000, 5, False)]
+)
+def test_drafting_is_not_begun_where_catching_up_costs_more(skipped: int, remaining: int, asks: bool) -> None:
+    """At 20 ms a draft saves 4 ms a token; a prompt of 1,000 tokens takes the head some 200 ms."""
+    subject, _ = policy(measured(20), draft_max=4)
+    assert bool(subject.draft_budget(need(1.0, 10, skipped=skipped, remaining=remaining))) == asks
+
+
+def test_an_answer_that_goes_on_is_worth_catching_up_for() -> None:
+    subject, counters = policy(measured(20), draft_max=4)
+    counters.emitted = 150
+    assert subject.draft_budget(need(1.0, 10, skipped=1000, remaining=300)) > 0
+
+
 def test_drafts_are_tried_where_they_would_pay_if_they_were_good() -> None:
     hopeless, promising = (
         policy(measured(0), draft_max=4, mtp=0.1)[0],
         policy(measured(20), draft_max=4, mtp=0.3),
     )
-    assert hopeless.draft_budget(1.0, 10, streaming=False) == 0
+    assert hopeless.draft_budget(need(1.0, 10)) == 0
     subject, counters = promising
     for _ in range(300):  # long ago: it is not so sure any more
-        subject.draft_budget(1.0, 10, streaming=False)
+        subject.draft_budget(need(1.0, 10))
         subject.verified(Verified(0, 0, 1, False, None, 31.0, 5.0, 26.0, 2.4, probe=False))
         counters.pipeline.seconds += 0.031
     assert counters.probes > 0

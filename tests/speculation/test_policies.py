@@ -9,7 +9,7 @@ from engine.protocol.messages import StageTime
 from engine.speculation.acceptance import Acceptance
 from engine.speculation.costs import CostModel
 from engine.speculation.gate import NEEDED, REMEMBERED, PipelineGate
-from engine.speculation.policies import PLAIN, AdaptivePolicy, FixedPolicy, Offer, Verified
+from engine.speculation.policies import PLAIN, AdaptivePolicy, DraftNeed, FixedPolicy, Offer, Verified
 from engine.speculation.statistics import PipelineCount, WidthCount
 from engine.speculation.stream import Candidate
 
@@ -88,9 +88,9 @@ def test_short_candidates_are_no_shrink() -> None:
 def test_a_draft_is_asked_for_where_nothing_else_follows() -> None:
     policy = FixedPolicy(SpeculationPlan(window_policy="fixed", draft_max=3), gate()[0])
     assert [
-        policy.draft_budget(1.0, 10, streaming=False),
-        policy.draft_budget(1.0, 2, streaming=False),
-        policy.draft_budget(0.9, 10, streaming=False),
+        policy.draft_budget(DraftNeed(1.0, 10, False, 0, 100)),
+        policy.draft_budget(DraftNeed(1.0, 2, False, 0, 100)),
+        policy.draft_budget(DraftNeed(0.9, 10, False, 0, 100)),
     ] == [
         3,
         2,

@@ -29,7 +29,7 @@ def test_text_without_a_head_or_a_copy_is_decoded_plainly(rtt_ms: float) -> None
 
 
 def test_mtp_pays_at_20_ms() -> None:
-    assert mean(speedup(novel(s), 20, "mtp", seed=s) for s in SEEDS) >= 1.08
+    assert mean(speedup(novel(s), 20, "mtp", seed=s) for s in range(10)) >= 1.1
     assert mean(speedup(novel(s), 20, "mtp", seed=s, acceptance=0.84) for s in SEEDS) >= 1.2
 
 
