@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
 
-from engine.compute.verify import VerifyReport, verify_split
+from engine.compute.verify import Verification, VerifyReport, verify_split
 from engine.config.settings import SETTINGS, Setting
 from engine.errors import EXIT_FAILED, EXIT_OK, CutRefused, UsageError
 from engine.model.demo import resolve_model
 from engine.model.file import ModelFile
+from engine.model.paths import cache_dir
 from engine.protocol.messages import WireType
 
 
@@ -46,11 +49,15 @@ def _parsed(flag: str, setting: Setting, text: str) -> Any:
 
 
 def _every_cut(model: ModelFile, wire: WireType) -> tuple[list[VerifyReport], list[int]]:
+    """Slices of cuts that nobody asked for are not kept: all together they are many times the model."""
     reports: list[VerifyReport] = []
     refused: list[int] = []
+    verification = Verification(model)
+    cache_dir().mkdir(parents=True, exist_ok=True)
     for cut in range(1, model.n_layers):
         try:
-            reports.append(verify_split(model, (cut,), wire))
+            with TemporaryDirectory(prefix="verify-", dir=cache_dir()) as folder:
+                reports.append(verification.compare((cut,), wire, cache_dir=Path(folder)))
         except CutRefused:
             refused.append(cut)
         if sys.stderr.isatty():

@@ -66,6 +66,60 @@ class _Spoken:
     drafts: list[Activations] = field(default_factory=list)
 
 
+class Verification:
+    """Compares splits of one model with the whole, which is computed once.
+
+    `tokens` default to a fixed text.
+    """
+
+    def __init__(
+        self,
+        model: ModelFile,
+        *,
+        options: ComputeOptions | None = None,
+        tokens: Sequence[int] | None = None,
+    ) -> None:
+        self._model = model
+        self._tokens = tokens or _text_tokens(model)
+        self._calls = _calls(len(self._tokens) - 1)  # the NextN block looks one token ahead
+        self._options = options or ComputeOptions(context=len(self._tokens), batch_rows=PREFILL_ROWS)
+        self._whole: _Spoken | None = None
+
+    def compare(
+        self,
+        splits: Sequence[int],
+        wire: WireType = WireType.F32,
+        *,
+        cache_dir: Path | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> VerifyReport:
+        """The split before each layer of `splits` against the whole model, prefill and decode.
+
+        Rows between stages are rounded as `wire` does. `progress` is called with (stages done, of how many).
+        Raises UsageError for cuts that are none, and what slicing and computing raise.
+        """
+        model = self._model
+        edges = (0, *splits, model.n_layers)
+        if len(edges) < 3 or list(edges) != sorted(set(edges)):
+            raise UsageError(f"splits {list(splits)} must rise between 1 and {model.n_layers - 1}")
+        parts = [ensure_slice(model, first, end, cache_dir=cache_dir) for first, end in pairwise(edges)]
+        report = progress or (lambda done, total: None)
+        report(0, len(parts) + 1)
+        if self._whole is None:
+            self._whole = self._run(whole_model(model), [])
+        spoken = self._whole
+        heard: list[Activations] = []
+        for done, part in enumerate(parts, start=1):
+            report(done, len(parts) + 1)
+            spoken = self._run(part, heard)
+            heard = [round_trip(rows, wire) for rows in spoken.hidden]
+        report(len(parts) + 1, len(parts) + 1)
+        return _compare(self._whole, spoken, tuple(splits), wire)
+
+    def _run(self, part: SliceFile, heard: Sequence[Activations]) -> _Spoken:
+        return _run(self._model, part, self._options, self._tokens, self._calls, heard)
+
+
 def verify_split(
     model: ModelFile,
     splits: Sequence[int],
@@ -76,30 +130,9 @@ def verify_split(
     cache_dir: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
-    """Compare the whole model with its split before each layer of `splits`, prefill and decode.
-
-    `tokens` default to a fixed text. Rows between stages are rounded as `wire` does. `progress` is called
-    with (stages done, of how many). Raises UsageError for cuts that are none, and what slicing and computing
-    raise.
-    """
-    edges = (0, *splits, model.n_layers)
-    if len(edges) < 3 or list(edges) != sorted(set(edges)):
-        raise UsageError(f"splits {list(splits)} must rise between 1 and {model.n_layers - 1}")
-    tokens = tokens or _text_tokens(model)
-    calls = _calls(len(tokens) - 1)  # the NextN block looks one token ahead
-    options = options or ComputeOptions(context=len(tokens), batch_rows=PREFILL_ROWS)
-    parts = [whole_model(model)]
-    parts += [ensure_slice(model, first, end, cache_dir=cache_dir) for first, end in pairwise(edges)]
-    heard: list[Activations] = []
-    said: list[_Spoken] = []
-    for done, part in enumerate(parts):
-        if progress is not None:
-            progress(done, len(parts))
-        said.append(_run(model, part, options, tokens, calls, heard))
-        heard = [round_trip(rows, wire) for rows in said[-1].hidden]
-    if progress is not None:
-        progress(len(parts), len(parts))
-    return _compare(said[0], said[-1], tuple(splits), wire)
+    """One split of a model against the whole; see `Verification`."""
+    verification = Verification(model, options=options, tokens=tokens)
+    return verification.compare(splits, wire, cache_dir=cache_dir, progress=progress)
 
 
 def _run(
