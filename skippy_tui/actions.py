@@ -164,7 +164,7 @@ async def strategy(app: SkippyApp, argument: str) -> None:
     """Without an argument: the next one that needs no file."""
     if not argument:
         words = [word for word in STRATEGIES if word != "draft"]
-        now = app.controller.plan.speculation.strategy
+        now = app.controller.strategy
         argument = words[(words.index(now) + 1) % len(words) if now in words else 0]
     await _change(app, "strategy", argument)
 

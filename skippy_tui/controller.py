@@ -50,6 +50,7 @@ class Controller:
     ) -> None:
         self.plan = plan
         self.attached = attached  # to an engine of somebody else's
+        self._first_plan = plan
         self.store = store
         self.conversation = Conversation(system=plan.generation.system)
         self.feed = Feed(connect(plan), clock)
@@ -63,6 +64,14 @@ class Controller:
     def busy(self) -> bool:
         """Whether an answer is awaited or comes in."""
         return self._task is not None and not self._task.done()
+
+    @property
+    def strategy(self) -> str:
+        """Where drafts come from: as the plan says, or the engine of somebody else until we change it."""
+        model = self.feed.state.model
+        if self.attached and self.plan is self._first_plan and model is not None:
+            return model.strategy
+        return self.plan.speculation.strategy
 
     # -- asking --------------------------------------------------------------------------------------
 

@@ -53,10 +53,20 @@ def plain_estimate(request: Request) -> float:
     if not windows:
         return 0.0
     computed = [(window.sent.rows, _compute_ms(window)) for window in windows]
-    outside = median(max(w.done.elapsed_ms - _compute_ms(w) - _queue_ms(w), 0.0) for w in windows)
+    outside = median(_outside_ms(window) for window in windows)
     one_row = _cost_of_one_row(computed)
     per_token = one_row + outside
     return 1000 / per_token if per_token > 0 else 0.0
+
+
+def hop_ms(request: Request) -> float:
+    """The median time of one hop from stage to stage, from what windows spent outside the stages."""
+    windows = [window for window in recent(request, 64) if len(window.done.stages) > 1]
+    return median(_outside_ms(w) / len(w.done.stages) for w in windows) if windows else 0.0
+
+
+def _outside_ms(window: Window) -> float:
+    return max(window.done.elapsed_ms - _compute_ms(window) - _queue_ms(window), 0.0)
 
 
 def _compute_ms(window: Window) -> float:

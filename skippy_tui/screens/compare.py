@@ -69,7 +69,7 @@ class CompareScreen(ModalScreen[None]):
         self._current: Side | None = None
 
     def compose(self) -> ComposeResult:
-        strategy = self._controller.plan.speculation.strategy
+        strategy = self._controller.strategy
         with Vertical(classes="dialog wide", id="compare") as dialog:
             dialog.border_title = "compare"
             dialog.border_subtitle = "Esc closes"

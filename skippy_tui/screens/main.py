@@ -99,7 +99,7 @@ class MainScreen(Screen[None]):
         """Redraw status, panels and welcome."""
         state, plan = self._controller.feed.state, self._controller.plan
         self._figures_drawn, self._plan_drawn = state, (plan, self._controller.conversation.title)
-        self.query_one(StatusLine).draw(state, plan, self._title())
+        self.query_one(StatusLine).draw(state, plan, self._controller.strategy, self._title())
         for welcome in self.query(Welcome):
             welcome.draw(state)
         if self.query_one("#panels").display:

@@ -46,9 +46,10 @@ empty track is idle time.
             self.show([Content.styled("No stage has been started yet.", "$foreground-muted")])
             return
         context = state.model.context if state.model is not None else 0
+        measured_hop = figures.hop_ms(state.request) if state.request is not None else 0.0
         lines = [_head(width)]
         for index, stage in stages:
-            lines.append(_stage_row(index, stage, context, width))
+            lines.append(_stage_row(index, stage, context, measured_hop, width))
             if stage.state.state in ("unreachable", "restarting"):
                 lines.append(self._trouble(stage, width))
         lines.extend(_timeline(state, width))
@@ -71,7 +72,7 @@ def _head(width: int) -> Content:
     return Content.styled(names + figures_names, "$foreground-muted")
 
 
-def _stage_row(index: int, stage: Stage, context: int, width: int) -> Content:
+def _stage_row(index: int, stage: Stage, context: int, measured_hop: float, width: int) -> Content:
     state = stage.state
     room = _place_width(width)
     first, end = state.layers
@@ -79,7 +80,8 @@ def _stage_row(index: int, stage: Stage, context: int, width: int) -> Content:
     where = shortened(one_line(state.where), room - 1 - len(restarts)) + restarts
     waits = quantile(sorted(timing.queue_us for timing in stage.timings[-200:]), 0.5) / 1000
     known = len(stage.timings) > 0
-    hop = f"{milliseconds(state.rtt_ms / 2):>5}" if state.rtt_ms else f"{'–':>5}"
+    one_way = state.rtt_ms / 2 or measured_hop
+    hop = f"{milliseconds(one_way):>5}" if index and one_way else f"{'–':>5}"
     fill = f"{stage.kv_tokens / context:5.0%}" if context else f"{'–':>5}"
     measured = (
         f"{milliseconds(stage.compute_ms(0.5)):>5}{milliseconds(stage.compute_ms(0.95)):>5}{milliseconds(waits):>5}"

@@ -24,17 +24,17 @@ class StatusLine(Panel):
     def __init__(self) -> None:
         super().__init__(id="status")
 
-    def draw(self, state: ViewState, plan: RunPlan, title: str) -> None:
+    def draw(self, state: ViewState, plan: RunPlan, strategy: str, title: str) -> None:
         """Show as much as fits: what matters most goes last."""
         width = max(self.content_size.width, 20)
         right = _speed(state, width)
         room = width - right.cell_length - len(GAP)
-        left = _fitting(_parts(state, plan, title), room)
+        left = _fitting(_parts(state, plan, strategy, title), room)
         gap = " " * max(width - left.cell_length - right.cell_length, 1)
         self.show([Content.assemble(left, gap, right)])
 
 
-def _parts(state: ViewState, plan: RunPlan, title: str) -> list[tuple[int, Content]]:
+def _parts(state: ViewState, plan: RunPlan, strategy: str, title: str) -> list[tuple[int, Content]]:
     """(rank, text) from left to right; where there is little room, the highest ranks go first."""
     model, request, engine = state.model, state.request, state.engine
     parts: list[tuple[int, Content]] = [(2, Content.styled("skippy", "bold $primary"))]
@@ -44,7 +44,7 @@ def _parts(state: ViewState, plan: RunPlan, title: str) -> list[tuple[int, Conte
         style = "$text-error" if engine.state in ("failed", "stopped") else "$text-warning"
         detail = engine.state if engine.fraction < 0 else f"{engine.state} {engine.fraction:.0%}"
         return [*parts, (0, Content.styled(detail, style))]
-    parts.append((0, Content.styled(plan.speculation.strategy, "$accent")))
+    parts.append((0, Content.styled(strategy, "$accent")))
     parts.append((4, Content(f"{len(state.stages)} stage{'' if len(state.stages) == 1 else 's'}")))
     used = request.started.prompt_tokens + len(request.tokens) if request is not None else 0
     if model is not None:
