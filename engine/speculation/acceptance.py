@@ -116,6 +116,7 @@ class Acceptance:
         self._ngram = [rates[bisect_right(bounds, length) - 1] for length in range(bounds[-1] + 1)]
         self._confidence_bounds = [bound for bound, _ in CONFIDENCE_PRIORS]
         self._confidence = [Rate(prior, DRAFT_WEIGHT) for _, prior in CONFIDENCE_PRIORS]
+        self.drafts_seen = 0  # observations of candidates that were not from the text
         self._depth = [Rate(DRAFT_PRIOR, DRAFT_WEIGHT)]
         while len(self._depth) < DEPTHS:
             self._depth.append(DeeperRate(self._depth[-1]))
@@ -135,7 +136,10 @@ class Acceptance:
     def observe(self, candidate: Candidate, right: bool) -> None:
         """The target has decided about a candidate whose predecessors were all right."""
         self.rate(candidate).observe(right)
-        if candidate.source != "ngram" and candidate.confidence >= 0:
+        if candidate.source == "ngram":
+            return
+        self.drafts_seen += 1
+        if candidate.confidence >= 0:
             self.at_depth(candidate.evidence).observe(right)
 
     def survivals(self, candidates: Sequence[Candidate]) -> list[float]:

@@ -104,13 +104,14 @@ class RowCosts:
         return low_ms + OPTIMISM * slope * (rows - low)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LoopTimes:
     """Milliseconds by number of rows: a whole loop of one window, and its slowest stage alone."""
 
     loop: list[float]
     slowest: list[float]
     first: list[float]  # the first stage
+    step: float  # compute of a plain step on all stages
 
 
 class CostModel:
@@ -121,7 +122,7 @@ class CostModel:
         self._network = RowCosts(growth=0.0)
         self._draft: Timings | None = None
         self._catch_up: Timings | None = None
-        self._times = LoopTimes([], [], [])
+        self._times = LoopTimes([], [], [], 0.0)
         self._changed = True
 
     @property
@@ -167,29 +168,26 @@ class CostModel:
             return 0.0
         if self._draft is not None:
             return drafts * self._draft.typical
-        return drafts * DRAFT_SHARE * self._single_row_ms()
+        return drafts * DRAFT_SHARE * self.times(1).step
 
     def catch_up_ms(self, skipped: int) -> float:
         """What it costs the MTP head to be fed rows that it has skipped; a few are no matter."""
         if skipped <= LONG_CATCH_UP:
             return 0.0
-        each = CATCH_UP_SHARE * self._single_row_ms() if self._catch_up is None else self._catch_up.typical
+        each = CATCH_UP_SHARE * self.times(1).step if self._catch_up is None else self._catch_up.typical
         return skipped * each
-
-    def _single_row_ms(self) -> float:
-        """Compute of a plain step on all stages."""
-        return sum(costs.table(1)[1] for costs in self._stages.values())
 
     def times(self, most: int) -> LoopTimes:
         """Tables for 0..most rows or more. All zero before the first measurement."""
         if self._changed or len(self._times.loop) <= most:
-            most = max(most, len(self._times.loop) - 1)
+            most = max(1, most, len(self._times.loop) - 1)
             stages = [costs.table(most) for _, costs in sorted(self._stages.items())] or [[0.0] * (most + 1)]
             network = self._network.table(most)
             self._times = LoopTimes(
                 loop=[sum(column) for column in zip(network, *stages, strict=True)],
                 slowest=[max(column) for column in zip(*stages, strict=True)],
                 first=stages[0],
+                step=sum(stage[1] for stage in stages),
             )
             self._changed = False
         return self._times

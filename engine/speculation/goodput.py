@@ -49,6 +49,7 @@ class GoodputPolicy:
         self._draft_probed = False  # a draft was asked for to learn, and has not come yet
         self._second_row_due = False  # and is to be verified whatever that costs
         self._width = 0
+        self._paced: tuple[LoopTimes | None, int, float] = (None, 0, 0.0)  # pace, and what it was made from
         self._stream_pace = 0.0  # tokens per millisecond of the stream that was last thought of
 
     # Choosing
@@ -131,7 +132,10 @@ class GoodputPolicy:
 
     def _pace(self, times: LoopTimes) -> float:
         """lambda: tokens per millisecond of plain decoding or of the best MTP draft length."""
-        return max(self._draft_rates(times.loop, 0.0))
+        seen = self._acceptance.drafts_seen
+        if self._paced[:2] != (times, seen):
+            self._paced = (times, seen, max(self._draft_rates(times.loop, 0.0)))
+        return self._paced[2]
 
     def _draft_rates(self, loop_ms: Sequence[float], hope: float) -> list[float]:
         """Tokens per millisecond when every window asks for, and verifies, 0, 1, .. MTP tokens, with drafts
