@@ -92,7 +92,7 @@ class Scheduler:
         """What to send now, when at most `room` candidates can still be of use."""
         windows: list[WindowPlan] = []
         if self.pipeline.live:
-            choice = self._choose(room) if self._may_continue() else PLAIN
+            choice = self._choose(room) if self._may_continue(room) else PLAIN
         else:
             choice = self._open_epoch(windows, now, room)
         if choice.depth > 1:
@@ -130,10 +130,13 @@ class Scheduler:
 
     # Windows that continue it
 
-    def _may_continue(self) -> bool:
+    def _may_continue(self, room: int) -> bool:
+        """Whether there is a place for a window and something to put into it."""
         if self._depth_limit < 2 or len(self.pipeline) >= self._depth_limit:
             return False
-        return self.stream.unsent > 0 or self.drafter.may_extend(self.stream.last())
+        if not self.stream.unsent:
+            self._refill(room)
+        return self.stream.unsent > 0
 
     def _continue_epoch(self, choice: Choice, windows: list[WindowPlan], now: float, room: int) -> None:
         self.pipeline.feed(choice.depth)
