@@ -17,7 +17,6 @@ from engine.speculation.goodput import GoodputPolicy
 from engine.speculation.pipeline import Pipeline
 from engine.speculation.policies import (
     HORIZON,
-    PLAIN,
     AdaptivePolicy,
     Choice,
     DraftNeed,
@@ -91,12 +90,16 @@ class Scheduler:
     def next_windows(self, now: float, room: int) -> tuple[WindowPlan, ...]:
         """What to send now, when at most `room` candidates can still be of use."""
         windows: list[WindowPlan] = []
-        if self.pipeline.live:
-            choice = self._choose(room) if self._may_continue(room) else PLAIN
-        else:
+        if not self.pipeline.live:
             choice = self._open_epoch(windows, now, room)
+        elif self._may_continue(room):
+            choice = self._choose(room)
+        else:
+            return ()
         if choice.depth > 1:
             self._continue_epoch(choice, windows, now, room)
+        else:
+            self.pipeline.feed(0)
         return tuple(windows)
 
     # The first window of an epoch
@@ -136,6 +139,8 @@ class Scheduler:
             return False
         if not self.stream.unsent:
             self._refill(room)
+        if not self.stream.unsent:
+            self.pipeline.feed(0)
         return self.stream.unsent > 0
 
     def _continue_epoch(self, choice: Choice, windows: list[WindowPlan], now: float, room: int) -> None:
