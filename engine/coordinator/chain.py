@@ -181,6 +181,8 @@ class Chain:
     def _return_broken(self, reason: str) -> None:
         """Replies that were on their way are gone, so the lane is of no more use either: it is opened anew,
         without a return link. But a stage that died takes both with it, and the news of that come first."""
+        if self._closing or self.lost is not None:
+            return
         fault = StageLost(f"the return link to the last stage broke: {reason}", code=RETURN_LINK)
         asyncio.get_running_loop().call_later(TIMEOUTS.return_grace, self._lose, fault)
 

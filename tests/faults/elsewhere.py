@@ -84,6 +84,10 @@ class Connection:
         self.open_way = asyncio.Event()  # while it is not set, bytes go nowhere and nobody is told
         self.open_way.set()
 
+    @property
+    def is_open(self) -> bool:
+        return not self._writers[0].is_closing()
+
     def cut(self) -> None:
         """Both ends see the connection break."""
         for writer in self._writers:
@@ -143,6 +147,10 @@ class Proxy:
         self.down = False
         for connection in self.connections:
             connection.open_way.set()
+
+    def forget_closed(self) -> None:
+        """Keep only the connections that are open."""
+        self.connections = [connection for connection in self.connections if connection.is_open]
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[Proxy]:
