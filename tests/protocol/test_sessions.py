@@ -103,6 +103,15 @@ def test_a_trim_keeps_at_most_what_is_there() -> None:
     sessions.forward(window(0, 4))
 
 
+def test_stale_windows_may_follow_each_other() -> None:
+    sessions = lane()
+    sessions.forward(CONFIGURE)
+    for number, start in enumerate((0, 3, 6)):  # none was computed, so each begins after a gap
+        sessions.forward(window(number, start, 3, stale=True, activations=None))
+    assert code(sessions.forward, window(3, 9, 1)) == "position"
+    sessions.forward(window(4, 0, 1))
+
+
 def test_a_stale_window_takes_no_place_and_carries_nothing() -> None:
     sessions = lane(CONFIGURE, prefill(0, 10))
     sessions.forward(window(0, 10, 4, stale=True, activations=None))
