@@ -8,6 +8,7 @@ before anything is reported about the one before it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ from engine.protocol.messages import (
 from engine.speculation.loop import DecodeLoop
 from engine.speculation.types import Actions, LoopContext, StopSignal, WindowPlan
 from engine.transport.timeouts import TIMEOUTS
+
+log = logging.getLogger("skippy.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,15 @@ class Generation:
             static_ngrams=drafting.static,
             first_window=self.slot.next_window,
             first_epoch=self.slot.next_epoch,
+            rows_not_drafted=self._rows_not_drafted(),
         )
+
+    def _rows_not_drafted(self) -> int:
+        """Rows that the NextN head will have to catch up with before its first draft. Strategies that are
+        sure to ask for drafts have it fed along with the prompt."""
+        if self._set.speculation.strategy.startswith("mtp"):
+            return self.slot.rows_not_drafted
+        return self.slot.rows_not_drafted + len(self._prompt) - self.slot.reusable(self._prompt)
 
     # -- what the engine calls ---------------------------------------------------------------------
 
@@ -359,6 +370,9 @@ class Generation:
         """Remember what the caches hold, and sum the answer up."""
         slot, loop = self.slot, self._loop
         slot.next_window, slot.next_epoch = loop.next_window, loop.next_epoch
+        slot.rows_not_drafted = loop.rows_not_drafted
+        for violation in loop.statistics.violations():
+            log.error("counters of request %s: %s", self._set.request.request, violation)
         self._set.drafting.learn(loop.history, len(self._set.prompt))
         decoded = self._feed.computed == self._feed.total
         slot.cached = loop.history[: loop.kv_length] if decoded else self._feed.tokens[: self._feed.done]

@@ -21,6 +21,7 @@ class Slot:
     cached: list[int] = field(default_factory=list)
     next_window: int = 0  # numbers of a session are never used twice
     next_epoch: int = 0
+    rows_not_drafted: int = 0  # rows that the NextN head has not been fed yet
     busy: bool = False
     last_used: float = 0.0
     repair: asyncio.Task[Chain] | None = None  # the last one, or the one that runs
@@ -55,5 +56,6 @@ def take(slot: Slot, chat: str) -> None:
     slot.busy = True
     if not chat or slot.chat != chat:
         slot.cached = []
+        slot.rows_not_drafted = 0
     slot.chat = chat
     slot.last_used = time.monotonic()
