@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from engine.errors import Unauthorized
+from engine.errors import HandshakeRefused, Unauthorized
 from engine.events import Notice, StageState
 from engine.protocol.messages import Hello, Hop, Role, StageStatus
 from engine.timeouts import TIMEOUTS
@@ -192,6 +194,68 @@ async def test_two_engines_share_a_stage_one_after_the_other_without_a_wrong_ans
         assert not answer.done()
         await first.engine.close()
         assert (await answer)["token_ids"] == await undisturbed()
+
+
+async def test_a_window_wider_than_a_stage_allows_is_refused_at_the_handshake(
+    machines: Machines, model: Path
+) -> None:
+    narrow = remote_plan(model, machines.middle.url, machines.last.url, token=TOKEN)
+    wide = replace(narrow, speculation=replace(narrow.speculation, window_max=200))
+    with pytest.raises(HandshakeRefused, match="window rows 201, the stage allows 1 to 128"):
+        async with asyncio.timeout(ANSWERED), disturbed(wide):
+            pass
+
+
+def prompt_command(machines: Machines, model: Path, token_file: Path) -> list[str]:
+    """`skippy-prompt` on the middle machine and the standby, with a long answer."""
+    token_file.write_text(TOKEN)
+    options = {
+        "--model": str(model),
+        "--token-file": str(token_file),
+        "--max-tokens": "1500",
+        "--ctx": "2048",
+        "--emulate-rtt-ms": "10",
+    }
+    words = [word for option in options.items() for word in option]
+    stages = ["--stage", machines.middle.url, "--stage", machines.standby.url]
+    return [sys.executable, "-m", "engine.cli.prompt", *words, *stages, "--raw", "Tell me a story."]
+
+
+async def test_a_command_line_keeps_the_text_and_names_the_stage_that_is_gone(
+    machines: Machines, model: Path, tmp_path: Path
+) -> None:
+    command = prompt_command(machines, model, tmp_path / "token")
+    prompt = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    assert prompt.stdout is not None
+    async with asyncio.timeout(DEADLINE):
+        begun = await prompt.stdout.read(8)
+        machines.standby.kill()
+        text, errors = await prompt.communicate()
+    assert prompt.returncode == 1
+    assert begun + text
+    *_, last = errors.decode().splitlines()
+    assert "stage 2" in last
+    assert f"127.0.0.1:{machines.standby.port}" in last
+    assert "start the stage there" in last
+
+
+async def test_a_stage_serves_the_next_front_end_after_one_was_killed(
+    machines: Machines, model: Path, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    command = prompt_command(machines, model, tmp_path / "token")
+    prompt = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    assert prompt.stdout is not None
+    async with asyncio.timeout(DEADLINE):
+        assert await prompt.stdout.read(8)
+        assert await _sessions(machines.standby) == 1
+        prompt.kill()
+        await prompt.wait()
+        while await _sessions(machines.standby):
+            await asyncio.sleep(0.05)
+    async with disturbed(
+        remote_plan(model, machines.middle.url, machines.standby.url, token=TOKEN)
+    ) as running:
+        assert (await running.ask())["token_ids"] == await undisturbed()
 
 
 @pytest.mark.parametrize("token", ["", "another"])

@@ -25,6 +25,7 @@ from engine.protocol.messages import (
     Stop,
     VerifyWindow,
 )
+from engine.stage.service import LANE_QUEUE
 from engine.transport import Link, open_link
 from tests.faults.elsewhere import StageElsewhere, elsewhere
 from tests.faults.harness import DEADLINE, disturbed, plan, remote_plan
@@ -119,6 +120,21 @@ async def test_a_thousand_bad_frames_against_a_running_stage(model: Path) -> Non
         assert memory(stage) - before < GROWTH
         async with disturbed(plan(model, ())) as whole, disturbed(remote_plan(model, stage.url)) as running:
             assert (await running.ask())["token_ids"] == (await whole.ask())["token_ids"]
+
+
+async def test_a_flood_of_valid_frames_is_cut_off(model: Path) -> None:
+    stage, hello = StageElsewhere(model, "3:6"), lane_hello(model)
+    rows = np.ones((32, WIDTH), dtype=np.float32)
+    async with asyncio.timeout(DEADLINE), elsewhere(stage):
+        link = await open_link(stage.url, hello)
+        link.post(ConfigureGeneration(1))
+        frame = encode(Prefill(1, 0, tuple(range(3, 35)), 9, activations=rows))
+        for _ in range(20 * LANE_QUEUE):
+            link._transmit(frame)
+        await link.closed.wait()
+        assert link.peer_error is not None
+        assert link.peer_error.code == "flood"
+        assert (await ask_status(stage)).state in ("ready", "busy")
 
 
 def memory(stage: StageElsewhere) -> int:
