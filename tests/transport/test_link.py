@@ -205,6 +205,19 @@ async def test_a_message_that_is_not_allowed_is_not_sent_and_the_link_lives(netw
     assert await stage.next() == CONFIGURE
 
 
+async def test_a_chunk_of_eight_mebibytes_is_no_message_too_large(network: Network) -> None:
+    large = {"n_embd": 4096, "prefill_rows": 512, "context": 1024}
+    stage_side = await network.serve()
+    stage_side.welcome = lambda _: Welcome((replace(INFO, **large),))
+    opener = await network.open(stage_side, replace(HELLO, **large))
+    stage = await stage_side.peer()
+    post(opener, CONFIGURE)
+    chunk = prefill(0, 512, activations=rows(512, n_embd=4096))
+    post(opener, chunk)
+    assert await stage.next() == CONFIGURE
+    assert same(await stage.next(), chunk)
+
+
 # --- back-pressure ------------------------------------------------------------------------------------------
 
 
