@@ -199,6 +199,37 @@ def test_tokens_are_read_from_their_files_and_never_printed(config: Any, tmp_pat
     assert resolve_plan({}, printed) == plan
 
 
+def test_standbys_follow_an_address_after_commas_or_in_its_table(config: Any) -> None:
+    of_flag = resolve_plan({"remote": ["ws://a:1,wss://b:2, ws://c:3", "ws://d:4"]}, None)
+    assert of_flag.topology.stages == 3
+    assert of_flag.topology.remote == (
+        StageAddress("ws://a:1", standby=("wss://b:2", "ws://c:3")),
+        StageAddress("ws://d:4"),
+    )
+    path = config('[defaults.topology]\nremote = [{ url = "ws://a:1", standby = ["wss://b:2"] }]\n')
+    of_file = resolve_plan({}, path)
+    assert of_file.topology.remote == (StageAddress("ws://a:1", standby=("wss://b:2",)),)
+    again = config(plan_to_toml(of_flag))
+    assert resolve_plan({}, again) == of_flag
+
+
+@pytest.mark.parametrize("value", ["ws://a:1,", "ws://a:1,http://b:2", ",ws://a:1"])
+def test_a_standby_that_is_no_address_is_refused(value: str) -> None:
+    with pytest.raises(UsageError, match="must begin with ws:// or wss://"):
+        resolve_plan({"remote": [value]}, None)
+
+
+def test_the_environment_has_the_token_of_stages_without_a_file(
+    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKIPPY_TOKEN", "of-the-environment")
+    (tmp_path / "token").write_text("of-the-file")
+    path = config('[defaults.topology]\nremote = ["ws://a:1", { url = "ws://b:2", token_file = "token" }]\n')
+    plan = resolve_plan({}, path)
+    assert [stage.token for stage in plan.topology.remote] == ["of-the-environment", "of-the-file"]
+    assert "of-the-environment" not in plan_to_toml(plan)
+
+
 def test_a_missing_or_odd_token_file_is_named(config: Any, tmp_path: Path) -> None:
     path = config('[defaults.topology]\nremote = [{ url = "ws://a:1", token_file = "none" }]\n')
     with pytest.raises(ConfigError, match="cannot read the token file"):
