@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -68,10 +69,16 @@ class _Job:
     arrived: float
 
 
+SWITCH_INTERVAL = 5e-5
+"""Seconds that a thread may keep the interpreter while another one wants it. The event loop has things to do
+when it has handed a window over; with Python's 5 ms the compute thread would wait for all of them."""
+
+
 class StageWorker:
     """Runs the messages of all lanes, one after the other, on a thread of its own."""
 
     def __init__(self, stage: Stage) -> None:
+        sys.setswitchinterval(SWITCH_INTERVAL)
         self.stage = stage
         self.row_exact = stage.row_exact  # measured, so before any sequence is in use
         self._tail = Tail(stage) if stage.slice.is_last else None

@@ -74,8 +74,7 @@ async def decode_round(client: EngineClient, arm: Arm, number: int, tokens: int)
     )
     finished, computed = await answer(client, request)
     timings = finished.result["timings"]
-    after_first = timings["predicted_ms"] - (timings["ttft_ms"] - timings["prompt_ms"])
-    arm.token_ms.append(after_first / (timings["predicted_n"] - 1))
+    arm.token_ms.append(timings["predicted_ms"] / (timings["predicted_n"] - 1))
     arm.compute_ms.append(statistics.mean(computed[1:]))
 
 
@@ -98,12 +97,12 @@ def report(arms: dict[str, Arm]) -> None:
     for name, arm in arms.items():
         ratios = [ours / theirs for ours, theirs in zip(arm.token_ms, plain.token_ms, strict=True)]
         print(f"{name}: time per token {statistics.median(ratios):.3f} of llama.cpp's")
-        if arm.prefill_ms:
+        if plain.prefill_ms:
             gains = [theirs / ours for ours, theirs in zip(arm.prefill_ms, plain.prefill_ms, strict=True)]
             print(f"{name}: prefill {statistics.median(gains):.2f} x llama.cpp's")
 
 
-async def run(rounds: int, tokens: int) -> None:
+async def run(rounds: int, tokens: int, prefills: int) -> None:
     builder = PromptBuilder(ModelFile.open(demo_model()))
     prompt = builder.tokens(GenerateRequest(request="r", messages=({"role": "user", "content": QUESTION},)))
     words = "The keeper climbed the spiral stairs every evening and trimmed the wick of the great lamp. " * 70
@@ -122,12 +121,13 @@ async def run(rounds: int, tokens: int) -> None:
         for number in range(-1, rounds):
             whole = await asyncio.to_thread(loop.generate, prompt, tokens)
             arms["llama.cpp"].token_ms.append(whole.predicted_ms / (len(whole.tokens) - 1))
-            whole = await asyncio.to_thread(
-                loop.generate, builder.tokenizer.encode(f"{number} {text}", special=True), 1
-            )
-            arms["llama.cpp"].prefill_ms.append(whole.prompt_ms)
             for name, client in clients.items():
                 await decode_round(client, arms[name], number, tokens)
+        for number in range(-1, prefills):
+            tokenized = builder.tokenizer.encode(f"{number} {text}", special=True)
+            whole = await asyncio.to_thread(loop.generate, tokenized, 1)
+            arms["llama.cpp"].prefill_ms.append(whole.prompt_ms)
+            for name, client in clients.items():
                 await prefill_round(client, arms[name], number, text)
     # The first round warms caches up.
     report({name: replace_first(arm) for name, arm in arms.items()})
@@ -143,5 +143,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--prefills", type=int, default=3, help="rounds of a prompt of 1,024 tokens; 0: none")
     arguments = parser.parse_args()
-    asyncio.run(run(arguments.rounds, arguments.tokens))
+    asyncio.run(run(arguments.rounds, arguments.tokens, arguments.prefills))

@@ -1,7 +1,8 @@
 """Each strategy against plain decoding over the same stages, at several round trips and kinds of text.
 
 `python -m tests.bench.strategies --rtt 20` interleaves the strategies prompt by prompt and prints medians of
-the ratio of tokens per second, with acceptance, width and occupancy. One thread per stage. It asserts nothing.
+the ratio of tokens per second, with acceptance, width and occupancy. One thread per stage. It asserts
+nothing.
 """
 
 from __future__ import annotations
