@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Protocol
 
 from engine.client.requests import GenerateRequest
@@ -153,9 +152,3 @@ class Feed:
     async def set_values(self, values: Mapping[str, Any]) -> None:
         """Change settings of speculation from the next window on."""
         await self._client.set_values(values)
-
-    async def tell(self, notice: Notice) -> None:
-        """Let the app itself say something where the engine's notices stand."""
-        self.state = replace(self.state, notices=(*self.state.notices, notice))
-        async with self._changed:
-            self._changed.notify_all()

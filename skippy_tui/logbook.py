@@ -12,6 +12,7 @@ from pathlib import Path
 from engine.client.sanitize import visible
 
 LINES_KEPT = 5000
+FILE_LIMIT = 4 << 20  # bytes after which a new file is begun; one old one is kept
 TAIL_BYTES = 64 << 10  # of the engine's log that is shown when the panel opens
 
 
@@ -35,15 +36,17 @@ class LogBook:
         self.count = 0  # of all lines ever
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists() and path.stat().st_size > FILE_LIMIT:
+                path.replace(path.with_suffix(".old.log"))
 
     def add(self, source: str, text: str) -> None:
-        """Keep a line."""
+        """Keep a line. Lines of the engine stand in its own file already."""
         clock = time.strftime("%H:%M:%S", time.localtime(self._clock()))
         line = LogLine(clock, source, visible(text))
         with self._lock:
             self._lines.append(line)
             self.count += 1
-            if self.path is not None:
+            if self.path is not None and source != "engine":
                 with self.path.open("a", encoding="utf-8") as file:
                     file.write(f"{clock} {source} {line.text}\n")
 

@@ -23,8 +23,6 @@ ORIGIN_NAMES = {
     "free": "free",
 }
 
-Part = str | tuple[str, str] | Content
-
 
 def bar(fraction: float, width: int, style: str) -> Content:
     """A horizontal bar, exact to half a cell, on a track."""

@@ -44,13 +44,14 @@ async def settle(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> 
     """Wait until everything the engine has said can be seen."""
     for _ in range(200):
         await pilot.pause()
+        app.main.draw()
         drawn = all(message.is_drawn for message in app.main.query(AnswerMessage))
         if client.is_quiet and drawn and not _more_to_come(app, client):
             break
     for screen in app.screen_stack:
         for field in [*screen.query(Input), *screen.query(TextArea)]:
             field.cursor_blink = False
-    app.main.tick()
+    app.main.draw()
     app.main.draw_figures()
     app.show_notices()  # now, so that none comes between here and the picture
     app.clear_notifications()

@@ -16,10 +16,11 @@ from engine.errors import SkippyError
 from engine.view import Request
 from skippy_tui import figures
 from skippy_tui.controller import Controller
+from skippy_tui.throttle import Throttle
 from skippy_tui.widgets.follow import FollowScroll
 from skippy_tui.widgets.messages import AnswerMessage
 
-REFRESH_SECONDS = 0.1
+TICK_SECONDS = 1 / 12
 
 
 class Side(Vertical):
@@ -67,6 +68,7 @@ class CompareScreen(ModalScreen[None]):
         self._controller = controller
         self._prompt = prompt
         self._current: Side | None = None
+        self._throttle = Throttle()
 
     def compose(self) -> ComposeResult:
         strategy = self._controller.strategy
@@ -86,7 +88,7 @@ class CompareScreen(ModalScreen[None]):
             )
 
     def on_mount(self) -> None:
-        self.set_interval(REFRESH_SECONDS, self._tick)
+        self.set_interval(TICK_SECONDS, self._tick)
         self.run_worker(self._run(), exclusive=True)
 
     async def action_close(self) -> None:
@@ -100,7 +102,9 @@ class CompareScreen(ModalScreen[None]):
 
     def _tick(self) -> None:
         request = self._controller.feed.state.request
-        if self._current is not None and request is not None and request.id == self._current.request_id:
+        if self._current is None or request is None or request.id != self._current.request_id:
+            return
+        if self._throttle.ready():
             self._current.draw(request)
 
     async def _run(self) -> None:

@@ -15,6 +15,7 @@ from textual.widgets import Footer
 from engine.view import ViewState
 from skippy_tui.commands import bindings, suggestions
 from skippy_tui.controller import Controller
+from skippy_tui.throttle import Throttle
 from skippy_tui.widgets.chat import Chat
 from skippy_tui.widgets.pipeline import PipelinePanel
 from skippy_tui.widgets.prompt import Prompt, Suggestions
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 WIDE = 100  # columns from which the panels stand beside the chat
 TALL = 32  # rows from which the newest tokens stand below it
 TICK_SECONDS = 1 / 12
-FIGURES_EVERY = 3  # ticks: figures that change more often cannot be read
-IDLE_EVERY = 8  # ticks: how often ages are redrawn while nothing happens
+FIGURES_EVERY = 2  # drawings: figures that change more often cannot be read
+IDLE_EVERY = 8  # drawings: how often ages are redrawn while nothing happens
 
 
 class MainScreen(Screen[None]):
@@ -58,7 +59,8 @@ class MainScreen(Screen[None]):
         self._drawn: ViewState | None = None
         self._figures_drawn: ViewState | None = None
         self._plan_drawn: object = None
-        self._tick_number = 0
+        self._draw_number = 0
+        self._throttle = Throttle()
 
     def compose(self) -> ComposeResult:
         yield StatusLine()
@@ -79,13 +81,18 @@ class MainScreen(Screen[None]):
         self.query_one("#strip").can_focus = False
         self.prompt.focus()
         self.set_interval(TICK_SECONDS, self.tick)
-        self.call_after_refresh(self.tick)
+        self.call_after_refresh(self.draw)
 
     # -- drawing ---------------------------------------------------------------------------------------
 
     def tick(self) -> None:
+        """Draw if it is time to."""
+        if self._throttle.ready():
+            self.draw()
+
+    def draw(self) -> None:
         """Draw what changed since the last time. Nothing changed: nothing is done."""
-        self._tick_number += 1
+        self._draw_number += 1
         state = self._controller.feed.state
         if state is not self._drawn:
             self._drawn = state
@@ -115,9 +122,9 @@ class MainScreen(Screen[None]):
         if state is not self._figures_drawn:
             # Starting, ending and loading are shown at once, figures of a running answer at a readable rate.
             steady = request is not None and request.finished is None and len(request.tokens) > 0
-            return not steady or self._tick_number % FIGURES_EVERY == 0
+            return not steady or self._draw_number % FIGURES_EVERY == 0
         troubled = any(stage.state.state in ("unreachable", "restarting") for stage in state.stages.values())
-        return troubled and self._tick_number % IDLE_EVERY == 0
+        return troubled and self._draw_number % IDLE_EVERY == 0
 
     def _title(self) -> str:
         conversation = self._controller.conversation

@@ -20,8 +20,6 @@ from skippy_tui.answer import Part, Pieces
 from skippy_tui.paint import ORIGIN_NAMES, seconds
 from skippy_tui.widgets.markdown import model_markdown, shown
 
-DRAW_SECONDS = 0.1  # the least time between two drawings of a growing answer
-
 
 class Message(Vertical, can_focus=True):
     """A message that can be focused, and then copied or asked again."""
@@ -147,7 +145,6 @@ class AnswerMessage(Message):
             await self._more.wait()
             # Shielded: a cancelled drawing would lose the text it holds.
             await asyncio.shield(asyncio.ensure_future(self._draw_waiting()))
-            await asyncio.sleep(DRAW_SECONDS)
 
     async def _draw_waiting(self) -> None:
         self._more.clear()
