@@ -54,6 +54,7 @@ async def settle(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> 
     app.main.draw()
     app.main.draw_figures()
     app.show_notices()  # now, so that none comes between here and the picture
+    await pilot.pause()
     app.clear_notifications()
     await pilot.pause()
     await pilot.pause()

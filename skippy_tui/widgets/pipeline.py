@@ -47,9 +47,10 @@ empty track is idle time.
             return
         context = state.model.context if state.model is not None else 0
         measured_hop = figures.hop_ms(state.request) if state.request is not None else 0.0
+        is_gone = state.engine is not None and state.engine.state in ("failed", "stopped")
         lines = [_head(width)]
         for index, stage in stages:
-            lines.append(_stage_row(index, stage, context, measured_hop, width))
+            lines.append(_stage_row(index, stage, context, measured_hop, width, is_gone))
             if stage.state.state in ("unreachable", "restarting"):
                 lines.append(self._trouble(stage, width))
         lines.extend(_timeline(state, width))
@@ -72,7 +73,9 @@ def _head(width: int) -> Content:
     return Content.styled(names + figures_names, "$foreground-muted")
 
 
-def _stage_row(index: int, stage: Stage, context: int, measured_hop: float, width: int) -> Content:
+def _stage_row(
+    index: int, stage: Stage, context: int, measured_hop: float, width: int, is_gone: bool
+) -> Content:
     state = stage.state
     room = _place_width(width)
     first, end = state.layers
@@ -88,7 +91,8 @@ def _stage_row(index: int, stage: Stage, context: int, measured_hop: float, widt
         if known
         else f"{'–':>5}{'–':>5}{'–':>5}"
     )
-    sign, style = STAGE_SIGNS.get(state.state, ("○", "$foreground-muted"))
+    shown_state = "unreachable" if is_gone else state.state  # nobody is left to tell
+    sign, style = STAGE_SIGNS.get(shown_state, ("○", "$foreground-muted"))
     return Content.assemble(
         (f"{index} ", "bold"),
         f"{first}–{end - 1}".ljust(LAYERS_WIDTH),

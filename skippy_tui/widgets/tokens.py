@@ -24,6 +24,14 @@ from skippy_tui.themes import ORIGINS
 
 FLASH_SECONDS = 0.9
 NEW_LINE = "⏎"
+# What tells origins apart where there are no colours.
+MARKS = {
+    "mtp": "underline",
+    "ngram": "bold",
+    "draft": "bold underline",
+    "correction": "reverse",
+    "free": "italic",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +116,9 @@ correction. `⏎` is a line break in a token.
         origins = _origins_of(request)
         parts: list[str | tuple[str, str]] = ["tokens"]
         for origin in origins if len(origins) > 1 else ():
-            parts += [("  ■ ", f"$origin-{origin}"), (ORIGIN_NAMES[origin], "not bold $foreground-muted")]
+            mark = MARKS.get(origin, "") if self.app.no_color else ""
+            name = (ORIGIN_NAMES[origin], f"not bold $foreground-muted {mark}".rstrip())
+            parts += [("  ■ ", f"$origin-{origin}"), name]
         return Content.assemble(*parts)
 
     def _subtitle(self, request: Request) -> Content:
@@ -192,14 +202,8 @@ correction. `⏎` is a line break in a token.
         background = self.background_colors[1]
         tint = (0.07, 0.13) if origin == "target" else (0.16, 0.26)
         behind = background.blend(color, tint[shade])
-        marks = (
-            {"mtp": "underline", "ngram": "bold", "correction": "reverse", "free": "italic"}
-            if self.app.no_color
-            else {}
-        )
-        return Style.parse(marks.get(origin, "none")) + Style(
-            color=color.rich_color, bgcolor=behind.rich_color
-        )
+        mark = MARKS.get(origin, "none") if self.app.no_color else "none"
+        return Style.parse(mark) + Style(color=color.rich_color, bgcolor=behind.rich_color)
 
     def _flash_style(self) -> Style:
         variables = self.app.theme_variables
