@@ -79,7 +79,10 @@ async def test_the_same_answer_goes_on_in_another_engine(
     when: Callable[[Event], bool],
     number: int,
 ) -> None:
-    async with asyncio.timeout(DEADLINE), EngineClient(LocalEngine(plan(model), tmp_path / "log")) as client:
+    async with (
+        asyncio.timeout(DEADLINE),
+        EngineClient(LocalEngine(plan(model, (3,)), tmp_path / "log")) as client,
+    ):
         await ready(client)
         family = [client.pid, *children(client.pid)]
         events, finished = await answer(client, request(question, max_tokens=tokens), when, number)
@@ -102,7 +105,10 @@ async def test_the_same_answer_goes_on_in_another_engine(
 async def test_an_engine_killed_while_it_loads_is_replaced(
     model: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
-    async with asyncio.timeout(DEADLINE), EngineClient(LocalEngine(plan(model), tmp_path / "log")) as client:
+    async with (
+        asyncio.timeout(DEADLINE),
+        EngineClient(LocalEngine(plan(model, (3,)), tmp_path / "log")) as client,
+    ):
         os.kill(client.pid, signal.SIGKILL)
         events = [event async for event in client.generate(request())]
         finished = events[-1]

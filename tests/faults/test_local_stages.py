@@ -36,6 +36,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HASTY_LOADING = replace(TIMEOUTS, load_silent=4.0)
 LONG = "Repeat what I say. " * 40
+ATTEMPTS = 5
 PHASES = {"prefill": in_prefill, "decode": in_decode}
 
 
@@ -125,16 +126,19 @@ async def test_cancelling_while_a_stage_is_replaced_ends_at_once_and_loses_nothi
 
 async def test_a_stage_killed_under_several_windows(model: Path, undisturbed: Undisturbed) -> None:
     copied = replace(
-        plan(model, **slowly(10)),
+        plan(model, **slowly(20)),
         speculation=replace(plan(model).speculation, strategy="ngram-suffix", pipeline_depth=4),
     )
     greedy = {"sampling": SamplingSettings(), "max_tokens": 150}
     async with disturbed(copied) as running:
         for victim in (1, 2):
             running.trap(pipelined, killing(running, victim))
-            result = await running.ask(**greedy)
+            for _ in range(ATTEMPTS):  # how many windows are worth while depends on measured times
+                result = await running.ask(**greedy)
+                assert result["token_ids"] == await undisturbed(**greedy)
+                if running.struck.is_set():
+                    break
             assert running.struck.is_set(), "no two windows were under way"
-            assert result["token_ids"] == await undisturbed(**greedy)
             assert result["stages"][victim]["restarts"] == 1
 
 
@@ -148,6 +152,7 @@ async def test_a_stage_that_is_killed_again_and_again_ends_the_answer_with_its_t
             await start(stage)
             os.kill(stage.pid, signal.SIGKILL)
 
+        monkeypatch.setattr("engine.coordinator.generation.RECOVERIES", 1)
         monkeypatch.setattr(LocalStage, "start", start_and_die)
         running.trap(in_decode, killing(running, 2))
         result = await running.ask()
