@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from engine.client.requests import GenerateRequest
 from engine.errors import EngineLost, SkippyError
 from engine.events import EngineState, Event, Notice, RequestFinished
-from engine.transport.timeouts import TIMEOUTS
+from engine.timeouts import TIMEOUTS
 from engine.view import Request, ViewState, apply
 
 
