@@ -63,7 +63,7 @@ class ChainSettings:
 class Chain:
     """A lane. `on_message(message, route)` gets every reply; `on_lost(error)` is called once if it breaks.
 
-    Both run on the event loop. `route` is local | lane | direct.
+    Both run on the event loop, `on_lost` only once it has been opened. `route` is local | lane | direct.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class Chain:
         self._lane: Lane | None = None
         self._order = ReplyOrder()  # one for both ways that replies can take
         self._tls: SSLContext | None = None
+        self._opened = False
         self._closing = False
 
     async def open(self, settings: ChainSettings, identity: Hello) -> None:
@@ -121,6 +122,9 @@ class Chain:
                 forward=lambda message: _call(loop, self._forward, message),
                 reply=lambda message: _call(loop, self._receive, message, "local"),
             )
+        if self.lost is not None:
+            raise self.lost
+        self._opened = True
 
     async def _dial(self, hello: Hello, settings: ChainSettings) -> tuple[StageInfo, ...]:
         first, last = settings.hops[0], settings.hops[-1]
@@ -236,7 +240,8 @@ class Chain:
         if self._closing or self.lost is not None:
             return
         self.lost = error
-        self._on_lost(error)
+        if self._opened:
+            self._on_lost(error)
 
     async def close(self) -> None:
         """Leave every stage; their sequences are freed."""

@@ -154,6 +154,7 @@ class Generation:
                 known = len(self._token_ids)
                 if losses > RECOVERIES:
                     raise
+                admission = time.monotonic() + TIMEOUTS.admission
             except Busy:
                 # Perhaps it is our own lane of before, of which the stage does not know yet that it is gone.
                 if time.monotonic() > admission:
@@ -174,10 +175,10 @@ class Generation:
         recovering = asyncio.ensure_future(self._set.recover(bool(self._token_ids)))
         either: set[asyncio.Future[Any]] = {recovering, self.finished}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if self.finished.done():
+        if self._cancelled:
             recovering.add_done_callback(_heard)  # it goes on, for the next answer
             return False
-        self._chain = recovering.result()
+        self._chain = await recovering
         return True
 
     def _begin(self) -> None:
