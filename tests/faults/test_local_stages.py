@@ -36,7 +36,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HASTY_LOADING = replace(TIMEOUTS, load_silent=4.0)
 LONG = "Repeat what I say. " * 40
-ATTEMPTS = 5
 PHASES = {"prefill": in_prefill, "decode": in_decode}
 
 
@@ -125,20 +124,18 @@ async def test_cancelling_while_a_stage_is_replaced_ends_at_once_and_loses_nothi
 
 
 async def test_a_stage_killed_under_several_windows(model: Path, undisturbed: Undisturbed) -> None:
-    copied = replace(
+    # With itself as its draft model every draft is right, and there is always a window to send.
+    drafted = replace(
         plan(model, **slowly(20)),
-        speculation=replace(plan(model).speculation, strategy="ngram-suffix", pipeline_depth=4),
+        speculation=replace(plan(model).speculation, strategy="draft", draft_model=str(model)),
     )
     greedy = {"sampling": SamplingSettings(), "max_tokens": 150}
-    async with disturbed(copied) as running:
+    async with disturbed(drafted) as running:
         for victim in (1, 2):
             running.trap(pipelined, killing(running, victim))
-            for _ in range(ATTEMPTS):  # how many windows are worth while depends on measured times
-                result = await running.ask(**greedy)
-                assert result["token_ids"] == await undisturbed(**greedy)
-                if running.struck.is_set():
-                    break
+            result = await running.ask(**greedy)
             assert running.struck.is_set(), "no two windows were under way"
+            assert result["token_ids"] == await undisturbed(**greedy)
             assert result["stages"][victim]["restarts"] == 1
 
 
