@@ -17,7 +17,7 @@ from engine.events import Event, Notice, RequestFinished, TokensCommitted, Windo
 from skippy_tui import demo
 from skippy_tui.app import SkippyApp
 from skippy_tui.conversation import Conversation, Turn
-from skippy_tui.demo import ScriptedClient
+from skippy_tui.scripted import Hold, Script, ScriptedClient
 from skippy_tui.store import Store
 from skippy_tui.themes import load_themes, shipped_themes
 from skippy_tui.widgets.messages import AnswerMessage
@@ -36,8 +36,8 @@ class Scene:
     name: str
     act: Act | None = None
     startup: Callable[[], Sequence[Event]] = demo.ready
-    script: demo.Script = demo.answer
-    hold: demo.Hold | None = None  # how many events of an answer come
+    script: Script = demo.answer
+    hold: Hold | None = None  # how many events of an answer come
 
 
 async def settle(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:

@@ -13,8 +13,8 @@ from engine.config.plan import RunPlan
 from engine.events import Event
 from skippy_tui import demo
 from skippy_tui.app import SkippyApp
-from skippy_tui.demo import ScriptedClient
 from skippy_tui.screenshots import CLOCK, NOW, settle
+from skippy_tui.scripted import Hold, Script, ScriptedClient
 from skippy_tui.store import Store
 from skippy_tui.themes import load_themes, shipped_themes
 from skippy_tui.widgets.messages import FailureMessage, Message, RemarkMessage
@@ -79,8 +79,8 @@ class Driver:
 @asynccontextmanager
 async def running(
     startup: Sequence[Event] | None = None,
-    script: demo.Script = short,
-    hold: demo.Hold | None = None,
+    script: Script = short,
+    hold: Hold | None = None,
     plan: RunPlan | None = None,
     size: tuple[int, int] = (80, 24),
     store: Store | None = None,

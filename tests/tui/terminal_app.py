@@ -12,9 +12,9 @@ from pathlib import Path
 from engine.cli.errors import run_command
 from engine.config.plan import RunPlan
 from skippy_tui.app import SkippyApp
-from skippy_tui.demo import ScriptedClient
 from skippy_tui.launch import run_in_terminal
 from skippy_tui.logbook import LogBook
+from skippy_tui.scripted import ScriptedClient
 from skippy_tui.store import Store
 from skippy_tui.themes import load_themes, shipped_themes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engine.client.requests import GenerateRequest
 from engine.config.plan import GenerationDefaults, RunPlan
 from engine.errors import EngineLost
 from engine.events import EventsDropped, Notice, RequestFinished
@@ -108,7 +109,7 @@ async def test_a_lost_engine_is_one_line_and_the_next_prompt_starts_another() ->
 
 
 async def test_a_refused_prompt_says_why() -> None:
-    def refuse(request: demo.GenerateRequest) -> list:
+    def refuse(request: GenerateRequest) -> list:
         notice = Notice(level="error", code="context", message="too long", hint="shorten it")
         return [notice, RequestFinished(request=request.request, finish_reason="error")]
 
@@ -142,7 +143,7 @@ async def test_control_sequences_of_a_model_are_shown_and_not_obeyed() -> None:
 
 
 async def test_emoji_and_cjk_that_tokens_split_come_out_whole() -> None:
-    def split(request: demo.GenerateRequest) -> list:
+    def split(request: GenerateRequest) -> list:
         events = demo.answer(request, "a b c d", speculate=False)
         texts = iter(["", "👩‍💻 ", "", "日本", " end", "", ""])
         changed = [

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from engine.client.requests import GenerateRequest
 from engine.events import RequestStarted, TokensCommitted, WindowDone, WindowSent
-from engine.view import ViewState, apply
+from engine.view import Series, ViewState, apply
 from skippy_tui import demo, figures
 from skippy_tui.paint import bar, sparkline, timeline_row
+from skippy_tui.screens.compare import verdict
 
 
 def state_of(events: list) -> ViewState:
@@ -124,3 +126,14 @@ def test_pictures_have_fixed_widths(fraction: float) -> None:
         if (start := rng.random() - 0.2) is not None
     ]
     assert timeline_row(spans, 0.0, 1.0, 30).cell_length == 30
+
+
+def test_compare_names_the_first_token_that_differs() -> None:
+    request = GenerateRequest(request="r", prompt="x")
+    plain = state_of([*demo.ready(), *demo.answer(request, "one two three")]).request
+    other = state_of([*demo.ready(), *demo.answer(request, "one two three")]).request
+    assert "all 3 token ids agree" in str(verdict(plain, other))
+    changed = replace(other, tokens=Series([*other.tokens[:2], replace(other.tokens[2], id=99, text="four")]))
+    assert "differ from token 3 on: ‘three’ and ‘four’" in str(verdict(plain, changed))
+    shorter = replace(other, tokens=Series(other.tokens[:2]))
+    assert "the first 2 token ids agree" in str(verdict(plain, shorter))
