@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
@@ -171,6 +172,8 @@ async def _ending(process: Process, log: Log) -> str:
 
 
 async def _kill(process: Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            # process.kill() would look whether it has ended, and so take its return code from asyncio.
+            os.kill(process.pid, signal.SIGKILL)
     await process.wait()

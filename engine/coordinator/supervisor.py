@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
@@ -145,6 +146,8 @@ def ending(code: int) -> str:
 async def _kill(process: Process) -> None:
     if process.stdin is not None:
         process.stdin.close()
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            # process.kill() would look whether it has ended, and so take its return code from asyncio.
+            os.kill(process.pid, signal.SIGKILL)
     await process.wait()

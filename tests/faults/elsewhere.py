@@ -59,7 +59,7 @@ class StageElsewhere:
         """End it by force."""
         if self.process is not None:
             with suppress(ProcessLookupError):
-                self.process.kill()
+                os.kill(self.process.pid, signal.SIGKILL)
             await self.process.wait()
             self.process = None
 
