@@ -82,8 +82,9 @@ async def test_a_stage_that_is_started_again_is_dialled_again_and_the_answer_goe
 
 
 async def test_a_stage_that_stays_away_ends_the_answer_with_its_tokens_and_the_cause(
-    running: Disturbed, machines: Machines, undisturbed: Undisturbed
+    running: Disturbed, machines: Machines, undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("engine.coordinator.engine.TIMEOUTS", replace(TIMEOUTS, redial=2.0))
     running.trap(in_decode, machines.last.kill)
     result = await running.ask()
     took = time.monotonic() - running.struck_at
@@ -96,7 +97,7 @@ async def test_a_stage_that_stays_away_ends_the_answer_with_its_tokens_and_the_c
     assert result["error"]["hint"]
     assert 0 < len(result["token_ids"]) < len(known)
     assert result["token_ids"] == known[: len(result["token_ids"])]
-    assert took < TIMEOUTS.redial + ANSWERED
+    assert took < 2.0 + ANSWERED
 
     again = await running.ask()  # the engine lives, and a new request does not hang either
     assert again["error"]["code"] == "stage-lost"
