@@ -1,12 +1,12 @@
 """The events of an engine. Every front end is fed by them and by nothing else.
 
-An event is a frozen dataclass; on the local link it is a JSON object with its `kind`. Times (`at`) are seconds
-on the engine's monotonic clock. `engine.view` holds the one reducer that turns them into what is shown.
+An event is a frozen dataclass; on the local link it is a JSON object with its `kind`. Times (`at`) are
+seconds on the engine's monotonic clock. `engine.view` holds the one reducer that turns them into what is shown.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 REGISTRY: dict[str, type[Event]] = {}
@@ -21,7 +21,8 @@ class Event:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form: the fields and `kind`."""
-        return {"kind": self.kind, **asdict(self)}
+        data = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "kind"}
+        return {"kind": self.kind, **data}
 
 
 def event(cls: type[Any]) -> type[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from http import HTTPStatus
@@ -27,7 +28,8 @@ from engine.events import Event, EventsDropped, Notice
 log = logging.getLogger("skippy.link")
 
 QUEUE_LIMIT = 20_000  # events kept for one front end
-FLUSH_SECONDS = 0.008  # how long events are gathered before they are sent
+FLUSH_SECONDS = 0.033  # between two batches: a screen shows no more, and every batch costs the decode loop
+GATHER_SECONDS = 0.002  # at least, so that a batch leaves when the compute thread is busy again
 MAX_FRAME = 16 << 20  # bytes of one request: a long chat
 
 
@@ -49,9 +51,11 @@ class FrontEnd:
 
     async def pump(self) -> None:
         """Send what has gathered, until the connection closes."""
+        next_batch = 0.0
         while True:
             await self._wake.wait()
-            await asyncio.sleep(FLUSH_SECONDS)
+            await asyncio.sleep(max(GATHER_SECONDS, next_batch - time.monotonic()))
+            next_batch = time.monotonic() + FLUSH_SECONDS
             self._wake.clear()
             batch = [event.to_dict() for event in self._events]
             self._events.clear()
