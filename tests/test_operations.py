@@ -30,7 +30,7 @@ def test_the_limits_in_the_text_are_right() -> None:
 
 
 def test_the_service_calls_a_stage_as_it_can_be_called() -> None:
-    unit = (ROOT / "packaging" / "skippy-stage.service").read_text()
+    unit = (ROOT / "docs" / "packaging" / "skippy-stage.service").read_text()
     command = re.search(r"^ExecStart=\S+/skippy-engine ((?:.*\\\n)*.*)$", unit, flags=re.MULTILINE)
     assert command is not None
     words = command[1].replace("\\\n", " ").split()
