@@ -22,7 +22,6 @@ from skippy_tui.widgets.prompt import Prompt, Suggestions
 from skippy_tui.widgets.speculation import SpeculationPanel
 from skippy_tui.widgets.status import FoldedPanels, StatusLine
 from skippy_tui.widgets.tokens import TokenFlow
-from skippy_tui.widgets.welcome import Welcome
 
 if TYPE_CHECKING:
     from skippy_tui.app import SkippyApp
@@ -51,11 +50,18 @@ class MainScreen(Screen[None]):
         self, controller: Controller, age: Callable[[float], float], clock: Callable[[], float]
     ) -> None:
         super().__init__()
+        # Kept, since looking for them would cost the length of the chat at every drawing.
         self.chat = Chat()
         self.prompt = Prompt()
+        self._status = StatusLine()
+        self._folded = FoldedPanels()
+        self._speculation = SpeculationPanel()
+        self._pipeline = PipelinePanel(age)
+        self._flows = (
+            TokenFlow(clock, breaks=True, id="all-tokens"),
+            TokenFlow(clock, breaks=False, id="strip"),
+        )
         self._controller = controller
-        self._age = age
-        self._clock = clock
         self._drawn: ViewState | None = None
         self._figures_drawn: ViewState | None = None
         self._plan_drawn: object = None
@@ -63,22 +69,21 @@ class MainScreen(Screen[None]):
         self._throttle = Throttle()
 
     def compose(self) -> ComposeResult:
-        yield StatusLine()
+        yield self._status
         with Horizontal(id="body"):
             with Vertical(id="left"):
                 yield self.chat
-                yield TokenFlow(self._clock, breaks=True, id="all-tokens")
-                yield TokenFlow(self._clock, breaks=False, id="strip")
-            with VerticalScroll(id="panels", can_focus=False):
-                yield SpeculationPanel()
-                yield PipelinePanel(self._age)
-        yield FoldedPanels()
+                yield from self._flows
+            with VerticalScroll(id="panels", can_focus=False) as self._panels:
+                yield self._speculation
+                yield self._pipeline
+        yield self._folded
         yield Suggestions()
         yield self.prompt
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.query_one("#strip").can_focus = False
+        self._flows[1].can_focus = False
         self.prompt.focus()
         self.set_interval(TICK_SECONDS, self.tick)
         self.call_after_refresh(self.draw)
@@ -106,14 +111,13 @@ class MainScreen(Screen[None]):
         """Redraw status, panels and welcome."""
         state, plan = self._controller.feed.state, self._controller.plan
         self._figures_drawn, self._plan_drawn = state, (plan, self._controller.conversation.title)
-        self.query_one(StatusLine).draw(state, plan, self._controller.strategy, self._title())
-        for welcome in self.query(Welcome):
-            welcome.draw(state)
-        if self.query_one("#panels").display:
-            self.query_one(SpeculationPanel).draw(state)
-            self.query_one(PipelinePanel).draw(state)
-        if self.query_one(FoldedPanels).display:
-            self.query_one(FoldedPanels).draw(state)
+        self._status.draw(state, plan, self._controller.strategy, self._title())
+        self.chat.draw_welcome(state)
+        if self._panels.display:
+            self._speculation.draw(state)
+            self._pipeline.draw(state)
+        if self._folded.display:
+            self._folded.draw(state)
 
     def _figures_are_due(self, state: ViewState) -> bool:
         if self._plan_drawn != (self._controller.plan, self._controller.conversation.title):
@@ -139,12 +143,12 @@ class MainScreen(Screen[None]):
         self._draw_tokens(state)
 
     def _draw_tokens(self, state: ViewState) -> None:
-        for flow in self.query(TokenFlow):
+        for flow in self._flows:
             if flow.display:
                 flow.draw(state.request)
 
     def _flashing(self) -> bool:
-        return any(flow.display and flow.flashing for flow in self.query(TokenFlow))
+        return any(flow.display and flow.flashing for flow in self._flows)
 
     def on_resize(self) -> None:
         self._fit()
@@ -176,9 +180,9 @@ class MainScreen(Screen[None]):
     # -- keys ------------------------------------------------------------------------------------------
 
     def action_scroll_chat(self, pages: int) -> None:
-        target: Widget = self.query_one("#all-tokens") if self.has_class("-tokens") else self.chat
+        target: Widget = self._flows[0] if self.has_class("-tokens") else self.chat
         if not self.query_one("#left").display:
-            target = self.query_one("#panels")
+            target = self._panels
         target.scroll_relative(y=pages * max(target.size.height - 2, 1), animate=False)
 
     async def action_interrupt(self) -> None:

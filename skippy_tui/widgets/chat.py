@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.content import Content
 
-from engine.view import Request
+from engine.view import Request, ViewState
 from skippy_tui.conversation import Conversation
 from skippy_tui.widgets.follow import FollowScroll
 from skippy_tui.widgets.messages import (
@@ -15,6 +15,8 @@ from skippy_tui.widgets.messages import (
     RemarkMessage,
 )
 from skippy_tui.widgets.welcome import Welcome
+
+LINES_OF_A_PIECE = 15  # at least, on the widest terminals
 
 
 class Chat(FollowScroll):
@@ -66,6 +68,20 @@ class Chat(FollowScroll):
         fresh = request.tokens[self._drawn :]
         self._drawn += len(fresh)
         self._answer.append("".join(token.text for token in fresh))
+        if self.is_anchored and self.scroll_y >= self.max_scroll_y - 1:
+            self._answer.shelve(keep=2 + self.size.height // LINES_OF_A_PIECE)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if new_value < self.max_scroll_y - 1:
+            self._unshelve()
+
+    def on_resize(self) -> None:
+        self._unshelve()  # their heights are those of another width
+
+    def _unshelve(self) -> None:
+        for message in self.query_children(AnswerMessage):
+            message.unshelve()
 
     async def end_answer(self, request: Request | None) -> None:
         """The answer grows no more."""
@@ -98,8 +114,14 @@ class Chat(FollowScroll):
         for child in children[first:]:
             await child.remove()
 
+    def draw_welcome(self, state: ViewState) -> None:
+        """Show what the engine does, as long as there is no message."""
+        if self.children and isinstance(self.children[0], Welcome):
+            self.children[0].draw(state)
+
     async def _welcome_away(self) -> None:
-        await self.query(Welcome).remove()
+        if self.children and isinstance(self.children[0], Welcome):
+            await self.children[0].remove()
 
     def _follow(self) -> None:
         self.scroll_end(animate=False)

@@ -85,6 +85,9 @@ class AnswerMessage(Message):
         self._drawing: asyncio.Task[None] | None = None
         self._stream: MarkdownStream | None = None
         self._awaited = Static("waiting for the engine …", classes="figures")
+        self._markdowns: list[Markdown] = []  # pieces that grew here, in order
+        self._shelf = Static(classes="shelf")  # as high as the pieces that it stands for
+        self._shelved = 0  # of the pieces
 
     @property
     def text(self) -> str:
@@ -98,6 +101,31 @@ class AnswerMessage(Message):
             yield _figures_line(self._result)
         elif not text:
             yield self._awaited
+
+    # -- what is far above -----------------------------------------------------------------------------
+
+    def shelve(self, keep: int) -> None:
+        """Take all pieces but the last `keep` out of the layout, whose cost grows with what it holds."""
+        last = max(len(self._markdowns) - keep, 0)
+        if last <= self._shelved:
+            return
+        if not self._shelf.is_attached:
+            self.mount(self._shelf, before=0)
+        fresh = self._markdowns[self._shelved : last]
+        height = sum(piece.outer_size.height for piece in fresh)
+        before = self._shelf.styles.height
+        self._shelf.styles.height = height + (int(before.value) if before is not None else 0)
+        for piece in fresh:
+            piece.display = False
+        self._shelved = last
+
+    def unshelve(self) -> None:
+        """Put every piece back in its place."""
+        if self._shelved:
+            for piece in self._markdowns[: self._shelved]:
+                piece.display = True
+            self._shelved = 0
+            self._shelf.styles.height = 0
 
     @property
     def is_drawn(self) -> bool:
@@ -139,6 +167,7 @@ class AnswerMessage(Message):
         if self._stream is not None:
             with suppress(MountError, asyncio.CancelledError):  # what is left to draw has no place any more
                 await self._stream.stop()
+            self._stream = None
 
     async def _draw(self) -> None:
         while True:
@@ -150,6 +179,8 @@ class AnswerMessage(Message):
         self._more.clear()
         text = "".join(self._waiting)
         self._waiting.clear()
+        if not self.is_attached:
+            return  # the app is leaving
         for part in self._pieces.feed(text) if text else ():
             if part.begins or self._stream is None:
                 await self._begin_piece(part)
@@ -162,6 +193,7 @@ class AnswerMessage(Message):
             self._stream.markdown_widget.set_class(part.amid_fence, "cut")
         markdown = model_markdown()
         await self.mount(markdown)
+        self._markdowns.append(markdown)
         self._stream = Markdown.get_stream(markdown)
 
 
