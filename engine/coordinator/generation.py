@@ -208,6 +208,9 @@ class Generation:
                     raise ProtocolError(f"a stage answered with {type(message).__name__}")
         except SkippyError as error:
             self._fail(error)
+        except Exception as error:  # a fault of ours must end the answer, not leave it waiting
+            log.exception("request %s: %s", self._set.request.request, type(message).__name__)
+            self._fail(SkippyError(f"{type(error).__name__}: {error}", code="internal"))
 
     def on_lost(self, error: StageLost) -> None:
         self._fail(error)

@@ -118,7 +118,7 @@ class DecodeLoop:
             self.statistics.add_stale(reply)
             return self._actions(now, done=_outcome(flight, None, elapsed_ms))
         committed, rejected, cancel = self._commit(flight, reply.predictions)
-        if not flight.ends_prompt:
+        if not flight.ends_prompt and not self._scheduler.plain:
             self._tell_policy(flight, reply, elapsed_ms, head_ms, len(committed), rejected)
         mtp = self._scheduler.drafter.mtp
         if mtp is not None and not self._pipeline.live:

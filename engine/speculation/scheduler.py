@@ -17,6 +17,7 @@ from engine.speculation.goodput import GoodputPolicy
 from engine.speculation.pipeline import Pipeline
 from engine.speculation.policies import (
     HORIZON,
+    PLAIN,
     AdaptivePolicy,
     Choice,
     DraftNeed,
@@ -59,6 +60,7 @@ class Scheduler:
             draft_model=context.draft_runner is not None,
         )
         strategy = self.resolved.strategy
+        self.plain = strategy == "disabled"  # nothing to draft and nothing to choose
         self.drafter = make_drafter(
             strategy, plan, self._history, context, self._statistics, self._acceptance
         )
@@ -66,7 +68,7 @@ class Scheduler:
         self.policy = self._make_policy(plan)
         self._draft_max = plan.draft_max
         self._width_limit = max(0, min(plan.window_max, context.window_rows - 1))
-        self._depth_limit = 1 if strategy == "disabled" else plan.pipeline_depth
+        self._depth_limit = 1 if self.plain else plan.pipeline_depth
         counters = self._statistics.pipeline
         counters.depth_max = max(counters.depth_max, self._depth_limit)
 
@@ -89,6 +91,10 @@ class Scheduler:
 
     def next_windows(self, now: float, room: int) -> tuple[WindowPlan, ...]:
         """What to send now, when at most `room` candidates can still be of use."""
+        if self.plain and not self.pipeline.live:
+            self.stream.clear()
+            self.pipeline.begin_epoch()
+            return (self._send(len(self._history) - 1, (self._history[-1],), (), PLAIN, 0, now),)
         windows: list[WindowPlan] = []
         if not self.pipeline.live:
             choice = self._open_epoch(windows, now, room)
