@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import time
 import traceback
@@ -42,6 +43,10 @@ def run_command(program: str, command: Callable[[], int]) -> int:
     except Exception as error:
         print_error(program, f"{type(error).__name__}: {error}; this is a fault of ours{_record(program)}")
         return EXIT_FAILED
+    finally:
+        # The exit code stands: a Ctrl+C while Python shuts down must not turn it into death by signal.
+        with contextlib.suppress(ValueError):  # not the main thread
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def print_error(program: str, text: str) -> None:
