@@ -235,6 +235,13 @@ def test_ctrl_c_while_the_engine_starts_ends_with_130_and_leaves_no_engine(tmp_p
         os.kill(int(child[0]), 0)
 
 
+def children_of(pid: int) -> list[str]:
+    """The processes that a process started."""
+    return subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True
+    ).stdout.split()
+
+
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*PROMPT, "--log-format", "json", "first hang"],
@@ -248,11 +255,13 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     # The engine hangs, so the cancel is never answered; the first Ctrl+C has been taken once this is sent.
     os.set_blocking(process.stderr.fileno(), False)
+    (engine,) = (int(pid) for pid in children_of(process.pid))
     # Signals that come too close together are one signal; nobody presses faster than this.
     while process.returncode is None:
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.05)
+    os.kill(engine, signal.SIGKILL)  # it has stopped itself, so it does not see its parent end
     assert process.returncode == 130
     process.communicate()
 
