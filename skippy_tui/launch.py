@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import engine
 from engine.cli.errors import run_command
-from engine.cli.options import Parser, add_settings, config_file_of, flags_of
-from engine.config.layers import read_topology_file
+from engine.cli.options import Parser, add_settings, config_file_of, flags_of, flags_with_stages
 from engine.config.plan import RunPlan
 from engine.config.resolve import plan_to_toml, read_token, resolve_plan
 from engine.errors import UsageError
@@ -119,20 +118,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
     """The settings of the call, stages of `--topology` and their token included."""
-    flags = flags_of(arguments)
     if arguments.attach:
-        return flags
-    if arguments.topology is not None:
-        if flags["remote"] is not None:
-            raise UsageError(
-                "--stage and --topology exclude each other", hint="name all stages in one of them"
-            )
-        flags["remote"] = read_topology_file(Path(arguments.topology).expanduser())
-    if arguments.token_file is not None:
-        if not flags["remote"]:
-            raise UsageError(
-                "--token-file needs --stage, --topology or --attach", hint="local stages need none"
-            )
-        stages = [{"url": stage} if isinstance(stage, str) else stage for stage in flags["remote"]]
-        flags["remote"] = tuple({"token_file": arguments.token_file, **stage} for stage in stages)
-    return flags
+        return flags_of(arguments)
+    return flags_with_stages(
+        arguments, token_needs="--stage, --topology or --attach", token_hint="local stages need none"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -26,6 +27,8 @@ class Interrupted(SkippyError):
 
 def run_command(program: str, command: Callable[[], int]) -> int:
     """Run a command and return its exit code, whatever happens in it."""
+    # The exit code stands: a Ctrl+C while Python shuts down must not turn it into death by signal.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     try:
         code = command()
         sys.stdout.flush()
@@ -43,10 +46,6 @@ def run_command(program: str, command: Callable[[], int]) -> int:
     except Exception as error:
         print_error(program, f"{type(error).__name__}: {error}; this is a fault of ours{_record(program)}")
         return EXIT_FAILED
-    finally:
-        # The exit code stands: a Ctrl+C while Python shuts down must not turn it into death by signal.
-        with contextlib.suppress(ValueError):  # not the main thread
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def print_error(program: str, text: str) -> None:

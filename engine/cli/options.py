@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from engine.config.kinds import Items, Switch
+from engine.config.kinds import Address, Items, Switch
+from engine.config.layers import read_topology_file
 from engine.config.settings import TABLES, Setting, nearest, settings_of
 from engine.errors import UsageError
 
@@ -73,3 +74,30 @@ def config_file_of(path: str | None) -> Path | None:
 
     own = config_dir() / "skippy.toml"
     return own if own.is_file() else None
+
+
+def flags_with_stages(arguments: argparse.Namespace, *, token_needs: str, token_hint: str) -> dict[str, Any]:
+    """The settings of the call, the stages of `--topology` and their token included.
+
+    `token_needs` names the options that give `--token-file` something to be for. Raises UsageError.
+    """
+    flags = flags_of(arguments)
+    if arguments.topology is not None:
+        if flags["remote"] is not None:
+            raise UsageError(
+                "--stage and --topology exclude each other", hint="name all stages in one of them"
+            )
+        flags["remote"] = read_topology_file(Path(arguments.topology).expanduser())
+    if arguments.token_file is not None:
+        if not flags["remote"]:
+            raise UsageError(f"--token-file needs {token_needs}", hint=token_hint)
+        flags["remote"] = tuple(_with_token_file(item, arguments.token_file) for item in flags["remote"])
+    return flags
+
+
+def _with_token_file(stage: str | Mapping[str, Any], token_file: str) -> dict[str, Any]:
+    try:
+        table = Address().parse(stage) if isinstance(stage, str) else stage
+    except ValueError as error:
+        raise UsageError(f"--stage {error}") from error
+    return {"token_file": token_file, **table}

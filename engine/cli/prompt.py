@@ -5,15 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import engine
 from engine.cli.errors import run_command
-from engine.cli.options import Parser, add_settings, config_file_of, flags_of
-from engine.config.kinds import Address
-from engine.config.layers import read_topology_file
+from engine.cli.options import Parser, add_settings, config_file_of, flags_with_stages
 from engine.config.resolve import plan_to_toml, resolve_plan
 from engine.errors import UsageError
 
@@ -27,7 +23,12 @@ def main(argv: Sequence[str] | None = None, engine_command: Sequence[str] | None
 
 def _run(argv: Sequence[str] | None, engine_command: Sequence[str] | None) -> int:
     arguments = _parser().parse_args(argv)
-    plan = resolve_plan(_flags(arguments), config_file_of(arguments.config))
+    plan = resolve_plan(
+        flags_with_stages(
+            arguments, token_needs="--stage or --topology", token_hint="local stages need no token"
+        ),
+        config_file_of(arguments.config),
+    )
     if arguments.print_config:
         print(plan_to_toml(plan), end="")
         return 0
@@ -79,30 +80,6 @@ def _parser() -> argparse.ArgumentParser:
     config.add_argument("--token-file", metavar="FILE", help="file with the token of the stages of --stage")
     add_settings(parser)
     return parser
-
-
-def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The settings of the call, the stages of `--topology` and their token included."""
-    flags = flags_of(arguments)
-    if arguments.topology is not None:
-        if flags["remote"] is not None:
-            raise UsageError(
-                "--stage and --topology exclude each other", hint="name all stages in one of them"
-            )
-        flags["remote"] = read_topology_file(Path(arguments.topology).expanduser())
-    if arguments.token_file is not None:
-        if not flags["remote"]:
-            raise UsageError("--token-file needs --stage or --topology", hint="local stages need no token")
-        flags["remote"] = tuple(_with_token_file(item, arguments.token_file) for item in flags["remote"])
-    return flags
-
-
-def _with_token_file(stage: str | Mapping[str, Any], token_file: str) -> dict[str, Any]:
-    try:
-        table = Address().parse(stage) if isinstance(stage, str) else stage
-    except ValueError as error:
-        raise UsageError(f"--stage {error}") from error
-    return {"token_file": token_file, **table}
 
 
 def _prompt_text(argument: str | None, *, raw: bool) -> str | None:

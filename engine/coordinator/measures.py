@@ -46,7 +46,6 @@ class AnswerMeasure:
     last_token: float = 0.0
     token_gaps_ms: array[float] = field(default_factory=lambda: array("d"))
     stages: dict[int, StageMeasure] = field(default_factory=dict)
-    routes: dict[str, int] = field(default_factory=dict)
 
     def stage_times(self, times: tuple[StageTime, ...], *, prefill: bool) -> None:
         for time in times:
@@ -61,9 +60,6 @@ class AnswerMeasure:
         else:
             self.first_token = now
         self.last_token = now
-
-    def reply(self, route: str) -> None:
-        self.routes[route] = self.routes.get(route, 0) + 1
 
     def timings(self, predicted: int, *, resumed: int = 0) -> dict[str, Any]:
         """The `timings` object of the JSON result.

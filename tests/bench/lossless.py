@@ -20,10 +20,11 @@ from engine.client.requests import GenerateRequest
 from engine.compute.whole_loop import PlainLoop
 from engine.config.plan import STRATEGIES, ComputePlan, RunPlan, SpeculationPlan, TopologyPlan
 from engine.coordinator.prompt import PromptBuilder
-from engine.events import EngineState, RequestFinished
+from engine.events import RequestFinished
 from engine.model.demo import demo_model
 from engine.model.file import ModelFile
 from engine.protocol.messages import LinkEmulation, SamplingSettings
+from tests.bench.speed import ready
 
 CODE = """def invoice(items, rate):
     total = 0
@@ -104,10 +105,7 @@ async def run(arguments: argparse.Namespace) -> int:
     differences = 0
     with tempfile.TemporaryDirectory() as logs:
         async with EngineClient(LocalEngine(wanted, Path(logs) / "engine.log")) as client:
-            async for event in client.events():
-                if isinstance(event, EngineState) and event.state in ("ready", "failed"):
-                    assert event.state == "ready", event.detail
-                    break
+            await ready(client)
             plain = await answers(client, "disabled", arguments.tokens, sampling)
             expected = [list(result["token_ids"]) for result in plain]  # type: ignore[call-overload]
             if arguments.fast and arguments.temperature == 0:

@@ -18,9 +18,10 @@ from typing import Any
 from engine.client.client import EngineClient, LocalEngine
 from engine.client.requests import GenerateRequest
 from engine.config.plan import ComputePlan, RunPlan, SpeculationPlan, TopologyPlan
-from engine.events import EngineState, RequestFinished
+from engine.events import RequestFinished
 from engine.protocol.messages import LinkEmulation
 from tests.bench.lossless import CODE, STORY
+from tests.bench.speed import ready
 
 WORKLOADS: dict[str, tuple[str, ...]] = {
     "chat": (
@@ -81,10 +82,7 @@ async def run(arguments: argparse.Namespace) -> None:
     found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as logs:
         async with EngineClient(LocalEngine(plan, Path(logs) / "engine.log")) as client:
-            async for event in client.events():
-                if isinstance(event, EngineState) and event.state in ("ready", "failed"):
-                    assert event.state == "ready", event.detail
-                    break
+            await ready(client)
             await answer(client, "warm", "Say hello.", "auto", 40)
             for number in range(arguments.rounds):
                 for workload in arguments.workloads.split(","):

@@ -56,3 +56,23 @@ def test_the_page_names_every_command_and_its_key() -> None:
     for command in COMMANDS.values():
         assert f"/{command.name}" in page
         assert command.key_shown in page
+
+
+def test_a_token_file_goes_with_a_stage_and_its_standby(tmp_path: Path) -> None:
+    token_file = tmp_path / "token"
+    token_file.write_text("secret")
+    call = ["--stage", "ws://first:1,ws://spare:2", "--token-file", str(token_file), "--print-config"]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from skippy_tui.launch import main; sys.exit(main(sys.argv[1:]))",
+            *call,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"ws://first:1"' in done.stdout
+    assert '"ws://spare:2"' in done.stdout
