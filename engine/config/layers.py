@@ -14,6 +14,7 @@ from typing import Any
 
 from engine.config.kinds import Address, Items, Text
 from engine.config.settings import SETTINGS, TABLES, Setting, nearest, settings_of
+from engine.config.ui import UI_SETTINGS, UiPlan
 from engine.errors import ConfigError, UsageError
 
 
@@ -27,11 +28,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A parsed `skippy.toml`: the layer of `[defaults]` and one for each `[models.NAME]`."""
+    """A parsed `skippy.toml`: the layer of `[defaults]`, one for each `[models.NAME]`, and `[ui]`."""
 
     path: Path
     defaults: Layer
     models: Mapping[str, Layer]
+    ui: UiPlan
 
 
 def layer_of_flags(flags: Mapping[str, Any]) -> Layer:
@@ -81,7 +83,7 @@ def _looks_like_file(name: str) -> bool:
 def read_config_file(path: Path) -> ConfigFile:
     """Read and check a whole `skippy.toml`; raises ConfigError naming the file and the key."""
     data = _read_toml(path)
-    _known_keys(data, ["defaults", "models"], "", path)
+    _known_keys(data, ["defaults", "models", "ui"], "", path)
     models = _table(data.get("models", {}), "models", path)
     return ConfigFile(
         path,
@@ -92,6 +94,7 @@ def read_config_file(path: Path) -> ConfigFile:
             )
             for name, table in models.items()
         },
+        _ui_of_table(_table(data.get("ui", {}), "ui", path), path),
     )
 
 
@@ -132,6 +135,17 @@ def _layer_of_table(table: Mapping[str, Any], name: str, path: Path, *, is_model
         for key, value in values.items():
             _take(layer, known[key], value, f"{name}.{subtable}.{key}", path)
     return layer
+
+
+def _ui_of_table(table: Mapping[str, Any], path: Path) -> UiPlan:
+    _known_keys(table, UI_SETTINGS, "ui", path)
+    values = {}
+    for key, value in table.items():
+        try:
+            values[key] = UI_SETTINGS[key].kind.check(value)
+        except ValueError as error:
+            raise ConfigError(f"ui.{key} in {path} {error}") from error
+    return UiPlan(**values)
 
 
 def _take(layer: Layer, setting: Setting, value: Any, key: str, path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.config.settings import SETTINGS, TABLES, Setting, settings_of
+from engine.config.ui import UI_DEFAULTS, UI_SETTINGS
 
 
 def config_schema() -> dict[str, Any]:
@@ -23,6 +24,13 @@ def config_schema() -> dict[str, Any]:
             "description": "models by name, for --model NAME",
             "additionalProperties": _object({"path": path, **tables}, "a model and its settings"),
         },
+        "ui": _object(
+            {
+                key: {**setting.kind.schema(), "default": UI_DEFAULTS[key], "description": setting.help}
+                for key, setting in UI_SETTINGS.items()
+            },
+            "how the app looks when it starts",
+        ),
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
