@@ -156,6 +156,24 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Url:
+    """The address of a stage or node."""
+
+    metavar: str = "ws://HOST:PORT"
+
+    def parse(self, text: str) -> str:
+        return self.check(text)
+
+    def check(self, value: Any) -> str:
+        if not isinstance(value, str) or not value.startswith(("ws://", "wss://")):
+            raise ValueError(f"must begin with ws:// or wss://, not {value!r}")
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": "^wss?://"}
+
+
+@dataclass(frozen=True)
 class Items:
     """Several values of one kind. As a flag: separated by commas, or with `repeated` the flag given again."""
 
@@ -207,15 +225,14 @@ class Address:
         if not isinstance(standby, list | tuple):
             raise ValueError(f"must hold a list of URLs as standby, not {standby!r}")
         for url in (table["url"], *standby):
-            if not isinstance(url, str) or not url.startswith(("ws://", "wss://")):
-                raise ValueError(f"must begin with ws:// or wss://, not {url!r}")
+            Url().check(url)
         if not isinstance(table.get("token_file", ""), str):
             raise ValueError(f"must hold a text as token_file, not {table['token_file']!r}")
         return {**table, "standby": tuple(standby)} if standby else dict(table)
 
     def schema(self) -> Schema:
         text = {"type": "string"}
-        url = {**text, "pattern": "^wss?://"}
+        url = Url().schema()
         properties = {"url": url, "token_file": text, "standby": {"type": "array", "items": url}}
         table = {
             "type": "object",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from engine.config.nodes import NodeSettings
 from engine.protocol.messages import LinkEmulation, SamplingSettings, WireType
 
 STRATEGIES = (
@@ -103,3 +104,4 @@ class RunPlan:
     compute: ComputePlan = ComputePlan()
     speculation: SpeculationPlan = SpeculationPlan()
     generation: GenerationDefaults = GenerationDefaults()
+    nodes: tuple[NodeSettings, ...] = ()  # machines that wait for layers; only a run that asks uses them
