@@ -17,6 +17,8 @@ from textual.screen import Screen
 
 from engine.client.sanitize import one_line
 from engine.config.plan import RunPlan
+from engine.config.settings import nearest
+from engine.config.ui import UiPlan
 from engine.errors import EXIT_INTERRUPTED, SkippyError
 from engine.events import Notice
 from skippy_tui.commands import COMMANDS, parse
@@ -52,7 +54,7 @@ class SkippyApp(App[None]):
         *,
         logbook: LogBook | None = None,
         engine_log: Path | None = None,
-        theme: str = "",
+        ui: UiPlan | None = None,
         attached: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -63,10 +65,10 @@ class SkippyApp(App[None]):
         self.controller = Controller(plan, connect, store, clock, attached=attached)
         self.fault: Exception | None = None  # what ended the app, if it did not end by itself
         self._clock = clock
-        self._asked_theme = theme
+        self._ui = ui or UiPlan()
         self._last_notice: Notice | None = None
         self._interrupted_at = -TWICE_SECONDS
-        self.main = MainScreen(self.controller, self._age, clock)
+        self.main = MainScreen(self.controller, self._age, clock, self._ui)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Variables of ours in themes that are not."""
@@ -104,11 +106,11 @@ class SkippyApp(App[None]):
                 asyncio.get_running_loop().add_signal_handler(number, self.exit)
 
     def _first_theme(self) -> str:
-        wanted = self._asked_theme or self.controller.store.preference("theme", DEFAULT_THEME)
+        wanted = self._ui.theme or self.controller.store.preference("theme", DEFAULT_THEME)
         if wanted in self.themes.themes:
             return wanted
-        if self._asked_theme:
-            self.say(f"there is no theme {wanted}; known: {', '.join(self.themes.themes)}", "warning")
+        if self._ui.theme:
+            self.say(f"there is no theme {wanted}; {nearest(wanted, self.themes.themes)}", "warning")
         return next(iter(self.themes.themes), "textual-dark")
 
     async def on_unmount(self) -> None:

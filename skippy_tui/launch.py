@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import engine
 from engine.cli.errors import run_command
 from engine.cli.options import Parser, add_settings, config_file_of, flags_of, flags_with_stages
+from engine.config.layers import read_config_file
 from engine.config.plan import RunPlan
 from engine.config.resolve import plan_to_toml, read_token, resolve_plan
+from engine.config.ui import UiPlan
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,9 +34,12 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
-    plan = resolve_plan(_flags(arguments), config_file_of(arguments.config))
+    config = config_file_of(arguments.config)
+    plan, ui = resolve_plan(_flags(arguments), config), _ui(arguments, config)
     if arguments.print_config:
-        print(plan_to_toml(plan), end="")
+        import tomli_w
+
+        print(plan_to_toml(plan), tomli_w.dumps({"ui": asdict(ui)}), sep="\n", end="")
         return 0
     if arguments.demo_screens is not None:
         from skippy_tui.screenshots import write_screens
@@ -43,10 +49,15 @@ def _run(argv: Sequence[str]) -> int:
         return 0
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("the app needs a terminal", hint="skippy-prompt works without one")
-    return _run_app(arguments, plan)
+    return _run_app(arguments, plan, ui)
 
 
-def _run_app(arguments: argparse.Namespace, plan: RunPlan) -> int:
+def _ui(arguments: argparse.Namespace, config: Path | None) -> UiPlan:
+    ui = read_config_file(config).ui if config is not None else UiPlan()
+    return replace(ui, theme=arguments.theme) if arguments.theme else ui
+
+
+def _run_app(arguments: argparse.Namespace, plan: RunPlan, ui: UiPlan) -> int:
     # Only now: none of this is needed for --help, --print-config or a wrong call.
     from engine.model.paths import config_dir, data_dir, log_dir
     from skippy_tui.app import SkippyApp
@@ -63,7 +74,7 @@ def _run_app(arguments: argparse.Namespace, plan: RunPlan) -> int:
         load_themes([shipped_themes(), config_dir() / "themes"]),
         logbook=logbook,
         engine_log=engine_log,
-        theme=arguments.theme or "",
+        ui=ui,
         attached=bool(arguments.attach),
     )
     return run_in_terminal(app, logbook)

@@ -12,6 +12,7 @@ from textual.widgets import Input, TextArea
 
 from engine.client.requests import GenerateRequest
 from engine.config.plan import RunPlan
+from engine.config.ui import UiPlan
 from engine.errors import ContextFull, EngineLost
 from engine.events import Event, Notice, RequestFinished, TokensCommitted, WindowDone
 from skippy_tui import demo
@@ -76,7 +77,8 @@ def make_app(scene: Scene, theme: str = "") -> tuple[SkippyApp, ScriptedClient]:
         store.save(Conversation(id=f"chat{number}", turns=()).with_turn(turns[0]).with_turn(turns[1]))
         store.add_prompt(prompt)
     themes = load_themes([shipped_themes()])
-    app = SkippyApp(RunPlan(), lambda plan: client, store, themes, theme=theme, clock=lambda: CLOCK)
+    ui = UiPlan(theme=theme)
+    app = SkippyApp(RunPlan(), lambda plan: client, store, themes, ui=ui, clock=lambda: CLOCK)
     return app, client
 
 

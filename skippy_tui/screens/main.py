@@ -12,6 +12,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
 
+from engine.config.ui import UiPlan
 from engine.view import ViewState
 from skippy_tui.commands import bindings, suggestions
 from skippy_tui.controller import Controller
@@ -47,9 +48,15 @@ class MainScreen(Screen[None]):
     ]
 
     def __init__(
-        self, controller: Controller, age: Callable[[float], float], clock: Callable[[], float]
+        self,
+        controller: Controller,
+        age: Callable[[float], float],
+        clock: Callable[[], float],
+        ui: UiPlan,
     ) -> None:
         super().__init__()
+        self.set_class(ui.tokens, "-tokens")
+        self.set_class(not ui.panels, "-no-panels")
         # Kept, since looking for them would cost the length of the chat at every drawing.
         self.chat = Chat()
         self.prompt = Prompt()
@@ -173,8 +180,8 @@ class MainScreen(Screen[None]):
         self.call_after_refresh(self._draw_tokens, self._controller.feed.state)
 
     def toggle_panels(self) -> None:
-        """Panels where they are hidden, and the other way round."""
-        self.toggle_class("-flipped")
+        """Hide or show the panels; where they do not fit beside the chat, they take its place."""
+        self.toggle_class("-no-panels" if self.has_class("-wide") else "-only-panels")
         self.call_after_refresh(self.draw_figures)
 
     # -- keys ------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 
 from engine.client.requests import GenerateRequest
 from engine.config.plan import RunPlan
+from engine.config.ui import UiPlan
 from engine.events import Event
 from skippy_tui import demo
 from skippy_tui.app import SkippyApp
@@ -84,6 +85,7 @@ async def running(
     plan: RunPlan | None = None,
     size: tuple[int, int] = (80, 24),
     store: Store | None = None,
+    ui: UiPlan | None = None,
 ) -> AsyncIterator[Driver]:
     """The app, ready for a prompt unless `startup` says otherwise."""
     client = ScriptedClient(demo.ready() if startup is None else startup, script, hold)
@@ -94,7 +96,8 @@ async def running(
         plans.append(plan)
         return client
 
-    app = SkippyApp(plan or RunPlan(), connect, store, load_themes([shipped_themes()]), clock=lambda: CLOCK)
+    themes = load_themes([shipped_themes()])
+    app = SkippyApp(plan or RunPlan(), connect, store, themes, ui=ui, clock=lambda: CLOCK)
     driver: Driver | None = None
     said: list[str] = []
     say = app.notify

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from textual.widgets import Input, OptionList, RichLog
 
+from engine.config.ui import UiPlan
 from engine.errors import UsageError
 from skippy_tui import demo
 from skippy_tui.commands import COMMANDS, parse
@@ -246,6 +247,27 @@ async def test_tokens_and_panels_come_and_go() -> None:
         assert not driver.app.main.query_one("#panels").display
         await driver.press("ctrl+g")
         assert driver.app.main.query_one("#panels").display
+
+
+async def test_the_app_begins_as_the_configuration_says() -> None:
+    ui = UiPlan(theme="papr", tokens=True, panels=False)
+    async with running(hold=first_half, size=(120, 40), ui=ui) as driver:
+        main = driver.app.main
+        assert main.query_one("#all-tokens", TokenFlow).display
+        assert not main.query_one("#panels").display
+        assert "there is no theme papr; did you mean paper?" in driver.said
+        await driver.press("ctrl+g", "ctrl+t")
+        assert main.query_one("#panels").display
+        assert main.chat.display
+
+
+async def test_hidden_panels_stay_hidden_when_the_terminal_gets_narrow() -> None:
+    async with running(size=(120, 40)) as driver:
+        await driver.press("ctrl+g")
+        await driver.pilot.resize_terminal(80, 24)
+        await driver.settle()
+        assert driver.app.main.chat.display
+        assert not driver.app.main.query_one("#panels").display
 
 
 async def test_help_begins_with_what_has_the_focus() -> None:
