@@ -10,11 +10,21 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import NoReturn
 
 from engine.errors import ProtocolError
 from engine.protocol import activations as rows_codec
-from engine.protocol import frames, jsonbody
+from engine.protocol import frames, jsonbody, node_codec
+from engine.protocol import node_messages as node
+from engine.protocol.frame_checks import (
+    expect_head,
+    expect_length,
+    expect_positions,
+    expect_rows,
+    name_of,
+    out_of_bounds,
+    read_token,
+    read_tokens,
+)
 from engine.protocol.frames import FrameType
 from engine.protocol.limits import MAX_DRAFT_TOKENS, MAX_STAGES, Limits
 from engine.protocol.messages import (
@@ -71,7 +81,9 @@ def decode(data: Buffer, *, n_embd: int, limits: Limits) -> Message:
     if decoder is None:
         raise ProtocolError(f"unknown frame type {kind}", code="frame-type")
     if flags & ~frames.ALLOWED_FLAGS.get(kind, 0):
-        raise ProtocolError(f"flags {flags:#x} have no meaning in a {_name(kind)} frame", code="frame-flags")
+        raise ProtocolError(
+            f"flags {flags:#x} have no meaning in a {name_of(kind)} frame", code="frame-flags"
+        )
     return decoder(data, flags, n_embd, limits)
 
 
@@ -109,8 +121,8 @@ def _unpack_rows(
     """Tokens and activations that fill `data` from `offset` to its end exactly."""
     wire = frames.WIRE_TYPES.get(flags & frames.WIRE_MASK)
     packed = rows_codec.packed_size(rows, n_embd, wire) if wire else 0
-    _expect_length(data, offset + rows * 4 + packed)
-    tokens = _tokens(data, offset, rows)
+    expect_length(data, offset + rows * 4 + packed)
+    tokens = read_tokens(data, offset, rows)
     if wire is None:
         if flags & frames.WIDENED:
             raise ProtocolError("widened activations announced, but there are none", code="frame-flags")
@@ -136,13 +148,15 @@ def _encode_prefill(message: Prefill, wire: WireType) -> bytes:
 
 
 def _decode_prefill(data: Buffer, flags: int, n_embd: int, limits: Limits) -> Prefill:
-    _expect_head(data, frames.PREFILL)
+    expect_head(data, frames.PREFILL)
     _, _, _, session, start, rows, next_token, n_times = frames.PREFILL.unpack_from(data)
-    _expect_rows("a prefill", rows, limits.prefill_rows)
-    _expect_positions(start, rows, limits.context)
+    expect_rows("a prefill", rows, limits.prefill_rows)
+    expect_positions(start, rows, limits.context)
     times, offset = _unpack_times(data, frames.PREFILL.size, n_times)
     tokens, activations = _unpack_rows(data, offset, rows, n_embd, flags)
-    return Prefill(session, start, tokens, _token(next_token), bool(flags & frames.FINAL), activations, times)
+    return Prefill(
+        session, start, tokens, read_token(next_token), bool(flags & frames.FINAL), activations, times
+    )
 
 
 def _encode_verify(message: VerifyWindow, wire: WireType) -> bytes:
@@ -167,13 +181,13 @@ def _encode_verify(message: VerifyWindow, wire: WireType) -> bytes:
 
 
 def _decode_verify(data: Buffer, flags: int, n_embd: int, limits: Limits) -> VerifyWindow:
-    _expect_head(data, frames.VERIFY)
+    expect_head(data, frames.VERIFY)
     _, _, _, session, window, epoch, start, rows, budget, n_times = frames.VERIFY.unpack_from(data)
     last_only = bool(flags & frames.LAST_ONLY)
-    _expect_rows("a window", rows, limits.prefill_rows if last_only else limits.window_rows)
-    _expect_positions(start, rows, limits.context)
+    expect_rows("a window", rows, limits.prefill_rows if last_only else limits.window_rows)
+    expect_positions(start, rows, limits.context)
     if budget > MAX_DRAFT_TOKENS:
-        _out_of_bounds("draft budget", budget, MAX_DRAFT_TOKENS)
+        out_of_bounds("draft budget", budget, MAX_DRAFT_TOKENS)
     times, offset = _unpack_times(data, frames.VERIFY.size, n_times)
     tokens, activations = _unpack_rows(data, offset, rows, n_embd, flags)
     stale = bool(flags & frames.STALE)
@@ -191,11 +205,11 @@ def _encode_prefill_done(message: PrefillDone, wire: WireType) -> bytes:
 
 
 def _decode_prefill_done(data: Buffer, flags: int, n_embd: int, limits: Limits) -> PrefillDone:
-    _expect_head(data, frames.PREFILL_DONE)
+    expect_head(data, frames.PREFILL_DONE)
     _, _, _, session, end, n_times = frames.PREFILL_DONE.unpack_from(data)
-    _expect_positions(0, end, limits.context)
+    expect_positions(0, end, limits.context)
     times, offset = _unpack_times(data, frames.PREFILL_DONE.size, n_times)
-    _expect_length(data, offset)
+    expect_length(data, offset)
     return PrefillDone(session, end, times)
 
 
@@ -226,25 +240,25 @@ def _encode_predicted(message: PredictedTokens, wire: WireType) -> bytes:
 
 
 def _decode_predicted(data: Buffer, flags: int, n_embd: int, limits: Limits) -> PredictedTokens:
-    _expect_head(data, frames.PREDICTED)
+    expect_head(data, frames.PREDICTED)
     _, _, _, session, window, epoch, start, count, n_draft, n_times = frames.PREDICTED.unpack_from(data)
     if count or not flags & frames.STALE:
-        _expect_rows("a reply", count, limits.window_rows)
-    _expect_positions(start, count, limits.context)
+        expect_rows("a reply", count, limits.window_rows)
+    expect_positions(start, count, limits.context)
     if n_draft > MAX_DRAFT_TOKENS:
-        _out_of_bounds("draft tokens", n_draft, MAX_DRAFT_TOKENS)
+        out_of_bounds("draft tokens", n_draft, MAX_DRAFT_TOKENS)
     if n_draft and not flags & frames.HAS_DRAFT:
         raise ProtocolError(f"{n_draft} draft tokens, but no draft is announced", code="frame-flags")
     times, offset = _unpack_times(data, frames.PREDICTED.size, n_times)
     draft_at = offset + 4 * count
-    _expect_length(data, draft_at + (frames.DRAFT.size + 8 * n_draft if flags & frames.HAS_DRAFT else 0))
+    expect_length(data, draft_at + (frames.DRAFT.size + 8 * n_draft if flags & frames.HAS_DRAFT else 0))
     draft = None
     if flags & frames.HAS_DRAFT:
         position, after, head_us = frames.DRAFT.unpack_from(data, draft_at)
-        tokens = _tokens(data, draft_at + frames.DRAFT.size, n_draft)
+        tokens = read_tokens(data, draft_at + frames.DRAFT.size, n_draft)
         probabilities = struct.unpack_from(f"<{n_draft}f", data, draft_at + frames.DRAFT.size + 4 * n_draft)
-        draft = Draft(position, _token(after), tokens, probabilities, head_us)
-    predictions = _tokens(data, offset, count)
+        draft = Draft(position, read_token(after), tokens, probabilities, head_us)
+    predictions = read_tokens(data, offset, count)
     stale = bool(flags & frames.STALE)
     return PredictedTokens(session, window, epoch, start, predictions, draft, stale, times)
 
@@ -258,7 +272,7 @@ def _pack_times(times: tuple[StageTime, ...]) -> bytes:
 def _unpack_times(data: Buffer, offset: int, count: int) -> tuple[tuple[StageTime, ...], int]:
     """Stage times and the offset after them."""
     if count > MAX_STAGES:
-        _out_of_bounds("stage times", count, MAX_STAGES)
+        out_of_bounds("stage times", count, MAX_STAGES)
     end = offset + count * frames.STAGE_TIME.size
     if len(data) < end:
         raise ProtocolError(f"{len(data)} bytes cannot hold {count} stage times", code="frame-length")
@@ -298,7 +312,7 @@ def _fixed(
     """Decoder of a frame that is its head and nothing else."""
 
     def decode_fixed(data: Buffer, flags: int, n_embd: int, limits: Limits) -> Message:
-        _expect_length(data, layout.size)
+        expect_length(data, layout.size)
         return make(*layout.unpack(data)[3:])
 
     return decode_fixed
@@ -318,61 +332,28 @@ def _json_decoder(cls: type[Message]) -> Callable[[Buffer, int, int, Limits], Me
     return decode_json
 
 
-# --- checks -------------------------------------------------------------------------------------------------
+# --- tables -------------------------------------------------------------------------------------------------
 
 
-def _name(kind: int) -> str:
-    return FrameType(kind).name.lower().replace("_", "-")
-
-
-def _out_of_bounds(what: str, value: int, most: int) -> NoReturn:
-    raise ProtocolError(f"{what} is {value}, at most {most} are allowed", code="fields")
-
-
-def _expect_head(data: Buffer, layout: struct.Struct) -> None:
-    if len(data) < layout.size:
-        raise ProtocolError(
-            f"a {_name(data[1])} frame of {len(data)} bytes is shorter than its head of {layout.size}",
-            code="frame-length",
-        )
-
-
-def _expect_length(data: Buffer, size: int) -> None:
-    if len(data) != size:
-        raise ProtocolError(
-            f"a {_name(data[1])} frame of {len(data)} bytes should have {size}", code="frame-length"
-        )
-
-
-def _expect_rows(what: str, rows: int, most: int) -> None:
-    if not 1 <= rows <= most:
-        raise ProtocolError(f"{what} of {rows} rows, 1 to {most} were agreed", code="rows")
-
-
-def _expect_positions(start: int, rows: int, context: int) -> None:
-    if start + rows > context:
-        raise ProtocolError(
-            f"positions {start} to {start + rows} do not fit in a context of {context}", code="position"
-        )
-
-
-def _token(token: int) -> int:
-    if token < 0:
-        raise ProtocolError(f"token {token} is negative", code="fields")
-    return token
-
-
-def _tokens(data: Buffer, offset: int, count: int) -> tuple[int, ...]:
-    tokens = struct.unpack_from(f"<{count}i", data, offset)
-    if tokens and min(tokens) < 0:
-        _token(min(tokens))
-    return tokens
-
+_JSON: dict[FrameType, type[Message]] = {
+    FrameType.HELLO: Hello,
+    FrameType.WELCOME: Welcome,
+    FrameType.CONFIGURE: ConfigureGeneration,
+    FrameType.STATUS: StageStatus,
+    FrameType.ERROR: ErrorMessage,
+    FrameType.DESCRIBE: node.Describe,
+    FrameType.NODE_INFO: node.NodeInfo,
+    FrameType.MEASURED: node.Measured,
+    FrameType.PROBE_PEER: node.ProbePeer,
+    FrameType.PEER_PROBED: node.PeerProbed,
+    FrameType.ASSIGN: node.Assign,
+    FrameType.PROGRESS: node.AssignProgress,
+    FrameType.SLICE_WANTED: node.SliceWanted,
+    FrameType.ASSIGNED: node.Assigned,
+}
 
 _ENCODERS: dict[type[Message], Callable[..., bytes]] = {
-    Hello: _json_encoder(FrameType.HELLO),
-    Welcome: _json_encoder(FrameType.WELCOME),
-    ConfigureGeneration: _json_encoder(FrameType.CONFIGURE),
+    **{cls: _json_encoder(kind) for kind, cls in _JSON.items()},
     Prefill: _encode_prefill,
     PrefillDone: _encode_prefill_done,
     VerifyWindow: _encode_verify,
@@ -382,14 +363,14 @@ _ENCODERS: dict[type[Message], Callable[..., bytes]] = {
     Stop: _encode_stop,
     Ping: _encode_ping,
     Pong: _encode_pong,
-    StageStatus: _json_encoder(FrameType.STATUS),
-    ErrorMessage: _json_encoder(FrameType.ERROR),
+    node.Measure: node_codec.encode_measure,
+    node.SliceChunk: node_codec.encode_chunk,
+    node.ProbeData: node_codec.encode_probe_data,
+    node.ProbeEcho: node_codec.encode_probe_echo,
 }
 
 _DECODERS: dict[int, Callable[[Buffer, int, int, Limits], Message]] = {
-    FrameType.HELLO: _json_decoder(Hello),
-    FrameType.WELCOME: _json_decoder(Welcome),
-    FrameType.CONFIGURE: _json_decoder(ConfigureGeneration),
+    **{kind: _json_decoder(cls) for kind, cls in _JSON.items()},
     FrameType.PREFILL: _decode_prefill,
     FrameType.PREFILL_DONE: _decode_prefill_done,
     FrameType.VERIFY: _decode_verify,
@@ -399,6 +380,8 @@ _DECODERS: dict[int, Callable[[Buffer, int, int, Limits], Message]] = {
     FrameType.STOP: _fixed(frames.STOP, Stop),
     FrameType.PING: _fixed(frames.PING, Ping),
     FrameType.PONG: _fixed(frames.PONG, Pong),
-    FrameType.STATUS: _json_decoder(StageStatus),
-    FrameType.ERROR: _json_decoder(ErrorMessage),
+    FrameType.MEASURE: node_codec.decode_measure,
+    FrameType.CHUNK: node_codec.decode_chunk,
+    FrameType.PROBE_DATA: node_codec.decode_probe_data,
+    FrameType.PROBE_ECHO: _fixed(frames.PROBE_ECHO, node.ProbeEcho),
 }

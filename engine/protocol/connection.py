@@ -11,6 +11,7 @@ from enum import Enum
 
 from engine.errors import HandshakeRefused, ProtocolError, SkippyError
 from engine.protocol import codec
+from engine.protocol import node_messages as node
 from engine.protocol.handshake import check_hello, check_welcome
 from engine.protocol.limits import CONTROL_BYTES, FIRST_FRAME_BYTES, NO_ROWS, Limits
 from engine.protocol.messages import (
@@ -32,6 +33,7 @@ from engine.protocol.messages import (
     Welcome,
     WireType,
 )
+from engine.protocol.nodes import NodeExchange
 from engine.protocol.sessions import LaneSessions, ReplyOrder
 
 
@@ -50,11 +52,30 @@ _FROM_OPENER: dict[Role, frozenset[type[Message]]] = {
     Role.LANE: _BOTH_WAYS | {ConfigureGeneration, Prefill, VerifyWindow, CancelEpoch, TrimSession, Stop},
     Role.RETURN: _BOTH_WAYS,
     Role.CONTROL: _BOTH_WAYS | {StageStatus},  # a question: its other fields are ignored
+    Role.NODE: _BOTH_WAYS
+    | {
+        node.Describe,
+        node.Measure,
+        node.ProbePeer,
+        node.Assign,
+        node.SliceChunk,
+    },
+    Role.PROBE: _BOTH_WAYS | {node.ProbeData},
 }
 _FROM_ACCEPTOR: dict[Role, frozenset[type[Message]]] = {
     Role.LANE: _REPLIES,
     Role.RETURN: _REPLIES,
     Role.CONTROL: _BOTH_WAYS | {StageStatus},
+    Role.NODE: _BOTH_WAYS
+    | {
+        node.NodeInfo,
+        node.Measured,
+        node.PeerProbed,
+        node.AssignProgress,
+        node.SliceWanted,
+        node.Assigned,
+    },
+    Role.PROBE: _BOTH_WAYS | {node.ProbeEcho},
 }
 _NOTHING: frozenset[type[Message]] = frozenset()
 
@@ -72,6 +93,7 @@ class Connection:
         self._is_opener = hello is not None
         self._order = order
         self._sessions: LaneSessions | None = None
+        self._exchange: NodeExchange | None = None
         self._sendable = _NOTHING
         self._receivable = _NOTHING
         self._n_embd = 0
@@ -109,7 +131,8 @@ class Connection:
             raise ProtocolError("Welcome answers a Hello, once", code="handshake")
         assert self.hello is not None
         check_welcome(self.hello, welcome)
-        check_hello(self.hello, welcome.stages[0])
+        if welcome.stages:
+            check_hello(self.hello, welcome.stages[0])
         frame = codec.encode(welcome)
         self._open(welcome)
         return frame
@@ -129,6 +152,8 @@ class Connection:
         mine, theirs = _FROM_OPENER[hello.role], _FROM_ACCEPTOR[hello.role]
         self._sendable, self._receivable = (mine, theirs) if self._is_opener else (theirs, mine)
         self.max_frame_bytes = CONTROL_BYTES
+        if hello.role is Role.NODE:
+            self._exchange = NodeExchange()
         if hello.role is Role.LANE:
             self._n_embd = hello.n_embd
             self._sessions = LaneSessions(self.limits, hello.n_embd, tokens_only=hello.first_layer == 0)
@@ -149,6 +174,8 @@ class Connection:
         """The frame of a message, if it may be sent now; a ProtocolError leaves the connection as it was."""
         if type(message) not in self._sendable or self.state is not State.OPEN:
             raise self._not_allowed(message, "sent")
+        if self._exchange is not None:
+            self._account(message, from_opener=self._is_opener)
         if not self._is_opener:
             return codec.encode(message)
         frame = codec.encode(message, self._wire)
@@ -171,12 +198,22 @@ class Connection:
             return self._receive_handshake(message)
         if type(message) not in self._receivable:
             raise self._not_allowed(message, "received")
+        if self._exchange is not None:
+            self._account(message, from_opener=not self._is_opener)
         if not self._is_opener:
             if self._sessions is not None:
                 self._sessions.forward(message)
         elif self._order is not None:
             self._order.received(message)
         return message
+
+    def _account(self, message: Message, *, from_opener: bool) -> None:
+        """Keep the order of questions and answers on a node link."""
+        assert self._exchange is not None
+        if from_opener:
+            self._exchange.asked(message)
+        else:
+            self._exchange.answered(message)
 
     def _receive_handshake(self, message: Message) -> Message:
         if self._is_opener and self.state is State.GREETED:

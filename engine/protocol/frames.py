@@ -25,6 +25,19 @@ class FrameType(IntEnum):
     PONG = 12
     STATUS = 13
     ERROR = 14
+    DESCRIBE = 15
+    NODE_INFO = 16
+    MEASURE = 17
+    MEASURED = 18
+    PROBE_PEER = 19
+    PEER_PROBED = 20
+    ASSIGN = 21
+    PROGRESS = 22
+    SLICE_WANTED = 23
+    CHUNK = 24
+    ASSIGNED = 25
+    PROBE_DATA = 26
+    PROBE_ECHO = 27
 
 
 WIRE_MASK = 0b11  # flags: how activations are written; 0: there are none
@@ -33,11 +46,13 @@ FINAL = 1 << 3  # last chunk of the prompt
 STALE = 1 << 4
 HAS_DRAFT = 1 << 5
 LAST_ONLY = 1 << 6  # end of a prompt: only the last row is predicted
+LAST = 1 << 0  # of a round of probe data: to be answered
 
 ALLOWED_FLAGS: dict[int, int] = {
     FrameType.PREFILL: WIRE_MASK | WIDENED | FINAL,
     FrameType.VERIFY: WIRE_MASK | WIDENED | STALE | LAST_ONLY,
     FrameType.PREDICTED: STALE | HAS_DRAFT,
+    FrameType.PROBE_DATA: LAST,
 }
 """All other types have none."""
 
@@ -56,3 +71,6 @@ TRIM = struct.Struct("<BBHII")  # session, keep
 STOP = struct.Struct("<BBHI")  # session
 PING = struct.Struct("<BBHQ")  # sent us
 PONG = struct.Struct("<BBHQII")  # sent us, busy ms, queued
+MEASURE = struct.Struct("<BBHI")  # threads
+CHUNK = struct.Struct("<BBHQ")  # offset
+PROBE_ECHO = struct.Struct("<BBHQ")  # received bytes

@@ -9,6 +9,9 @@ from engine.protocol.limits import MAX_CONTEXT, MAX_ROWS, MAX_STAGES
 from engine.protocol.messages import Hello, Role, StageInfo, Welcome
 
 MAX_EMULATED_MS = 60_000.0
+NODE_ROLES = frozenset({Role.NODE, Role.PROBE})
+"""Links to a machine that waits for layers: nobody's layers are in its Welcome."""
+
 _UPGRADE = "give every machine the same model file"
 
 
@@ -16,8 +19,14 @@ def check_hello(hello: Hello, info: StageInfo) -> None:
     """HandshakeRefused unless a stage that is `info` can serve this opener.
 
     A lane must match in everything. A return or control link needs only the fingerprint, and that only if it
-    names one.
+    names one. A stage has its layers and takes no others.
     """
+    if hello.role in NODE_ROLES:
+        raise HandshakeRefused(
+            f"this is a stage, which serves layers {info.first_layer}:{info.end_layer} of {info.model_name} "
+            "and takes no others",
+            hint="name it with --stage instead of --node, or start it without a model",
+        )
     if hello.role is not Role.LANE:
         if hello.fingerprint and hello.fingerprint != info.fingerprint:
             _differ("model fingerprint", hello.fingerprint, info.fingerprint, _UPGRADE)
@@ -40,6 +49,8 @@ def check_hello(hello: Hello, info: StageInfo) -> None:
 
 def check_welcome(hello: Hello, welcome: Welcome) -> None:
     """HandshakeRefused unless the stages that answered are the rest of the model, without a gap."""
+    if hello.role in NODE_ROLES and not welcome.stages:
+        return
     if not 1 <= len(welcome.stages) <= MAX_STAGES:
         raise HandshakeRefused(f"{len(welcome.stages)} stages answered, 1 to {MAX_STAGES} are possible")
     if hello.role is not Role.LANE:

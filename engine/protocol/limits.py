@@ -28,6 +28,26 @@ MAX_DRAFT_TOKENS = 255
 MAX_STAGES = 255
 """Most stages in a chain, hence most stage times in a frame."""
 
+MAX_CHUNK_BYTES = 256 * KIB
+"""Most bytes of a slice, or of a probe, in one frame."""
+
+MAX_HEADER_BYTES = CONTROL_BYTES - KIB
+"""Largest header of a model to be timed: its metadata without the vocabulary, and its tensor table."""
+
+MAX_PROBE_BYTES = 64 * KIB * KIB
+"""Most bytes that one probe link may carry."""
+
+MAX_SLICE_BYTES = 2**50
+"""Largest slice that may be announced; what fits is a question of the node's disk."""
+
+MAX_LAYERS = 65_535
+MAX_THREADS = 4096
+MAX_NODE_CONTEXT = 2**20
+MAX_NODE_SEQUENCES = 64
+MAX_BATCH_ROWS = 4096
+MAX_HELD = 256  # slices, and models, that a node names
+MAX_TEXT = 4096  # characters of a name, an address or a token
+
 _FIXED_BYTES = 64  # more than the fixed fields of any frame
 _STAGE_TIME_BYTES = 16
 

@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
+from engine.protocol.node_messages import (
+    NodeMessage,
+)
+
 if TYPE_CHECKING:  # front ends read settings from here and start faster without numpy
     import numpy as np
     from numpy.typing import NDArray
@@ -26,6 +30,8 @@ class Role(StrEnum):
     LANE = "lane"  # frames forward, replies may come back
     RETURN = "return"  # replies of the last stage straight to the coordinator
     CONTROL = "control"  # status questions only
+    NODE = "node"  # a coordinator and a machine that waits for layers
+    PROBE = "probe"  # measures the way to such a machine
 
 
 class WireType(StrEnum):
@@ -318,4 +324,5 @@ Message = (
     | Pong
     | StageStatus
     | ErrorMessage
+    | NodeMessage
 )

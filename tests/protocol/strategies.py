@@ -31,6 +31,23 @@ from engine.protocol.messages import (
     Welcome,
     WireType,
 )
+from engine.protocol.node_messages import (
+    Assign,
+    Assigned,
+    AssignProgress,
+    Describe,
+    HeldSlice,
+    Measure,
+    Measured,
+    NodeInfo,
+    NodeMessage,
+    PeerProbed,
+    ProbeData,
+    ProbeEcho,
+    ProbePeer,
+    SliceChunk,
+    SliceWanted,
+)
 from tests.protocol.samples import LIMITS, N_EMBD, rows
 
 u16 = st.integers(0, 2**16 - 1)
@@ -126,7 +143,26 @@ infos = st.builds(
     u16, st.booleans(), text, u32,
 )  # fmt: skip
 
+u64 = st.integers(0, 2**64 - 1)
+held = st.lists(st.builds(HeldSlice, text, u16, u16, text), max_size=3).map(tuple)
+node_messages: st.SearchStrategy[NodeMessage] = st.one_of(
+    st.builds(Describe),
+    st.builds(NodeInfo, text, u16, u32, u32, st.booleans(), held, st.lists(text, max_size=3).map(tuple)),
+    st.builds(Measure, u32, st.binary(max_size=40)),
+    st.builds(Measured, u16, text),
+    st.builds(ProbePeer, text, text, small_floats, small_floats),
+    st.builds(PeerProbed, text, small_floats, small_floats),
+    st.builds(Assign, text, text, u16, u16, text, u32, st.booleans(), u16, u16, st.booleans(), u32, u16, u16),
+    st.builds(AssignProgress, text, u32, u32),
+    st.builds(SliceWanted, u32),
+    st.builds(SliceChunk, u64, st.binary(max_size=40)),
+    st.builds(Assigned, u16, text, text, u32),
+    st.builds(ProbeData, st.booleans(), st.binary(max_size=40)),
+    st.builds(ProbeEcho, u64),
+)
+
 messages: st.SearchStrategy[Message] = st.one_of(
+    node_messages,
     windows(),
     prefills(),
     replies(),
