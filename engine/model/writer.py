@@ -51,12 +51,12 @@ class GgufContent:
     @property
     def n_bytes(self) -> int:
         """Size of the file."""
-        return len(self._header()) + sum(padded(tensor.n_bytes, DEFAULT_ALIGNMENT) for tensor in self.tensors)
+        return len(self.header()) + sum(padded(tensor.n_bytes, DEFAULT_ALIGNMENT) for tensor in self.tensors)
 
     def write(self, file: BinaryIO, progress: Progress | None = None) -> str:
         """Write the file and return its SHA-256 in hex. OSErrors of `file` are the caller's."""
         sink = _Sink(file, self.n_bytes, progress)
-        sink.write(self._header())
+        sink.write(self.header())
         for tensor in self.tensors:
             written = 0
             for chunk in tensor.chunks():
@@ -67,7 +67,8 @@ class GgufContent:
             sink.write(bytes(padded(written, DEFAULT_ALIGNMENT) - written))
         return sink.digest.hexdigest()
 
-    def _header(self) -> bytes:
+    def header(self) -> bytes:
+        """What stands before the tensors' data."""
         header = bytearray(MAGIC)
         header += struct.pack("<IQQ", VERSION, len(self.tensors), len(self.metadata))
         for key, encoded in self.metadata.items():
