@@ -21,6 +21,10 @@ class Kind(Protocol):
     def metavar(self) -> str:
         """How the value is written in help texts."""
 
+    @property
+    def allowed(self) -> str:
+        """What values there are, in words: `a whole number between 1 and 64`."""
+
     def parse(self, text: str) -> Any:
         """The value that the text of a flag stands for."""
 
@@ -47,20 +51,21 @@ class Whole:
         try:
             return self.check(int(text))
         except ValueError as error:
-            raise ValueError(f"must be {self._text()}, not {text!r}") from error
+            raise ValueError(f"must be {self.allowed}, not {text!r}") from error
 
     def check(self, value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool):
-            raise ValueError(f"must be {self._text()}, not {value!r}")
+            raise ValueError(f"must be {self.allowed}, not {value!r}")
         if value < self.minimum or (self.maximum is not None and value > self.maximum):
-            raise ValueError(f"must be {self._text()}, not {value}")
+            raise ValueError(f"must be {self.allowed}, not {value}")
         return value
 
     def schema(self) -> Schema:
         limits = {} if self.maximum is None else {"maximum": self.maximum}
         return {"type": "integer", "minimum": self.minimum, **limits}
 
-    def _text(self) -> str:
+    @property
+    def allowed(self) -> str:
         return f"a whole number{_bounds(self.minimum, self.maximum)}"
 
 
@@ -76,23 +81,24 @@ class Number:
         try:
             return self.check(float(text))
         except ValueError as error:
-            raise ValueError(f"must be {self._text()}, not {text!r}") from error
+            raise ValueError(f"must be {self.allowed}, not {text!r}") from error
 
     def check(self, value: Any) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise ValueError(f"must be {self._text()}, not {value!r}")
+            raise ValueError(f"must be {self.allowed}, not {value!r}")
         number = float(value)
         highest = float("inf") if self.maximum is None else self.maximum
         # Written so that NaN, and an infinity without a limit, fail.
         if not (self.minimum <= number <= highest and number != float("inf")):
-            raise ValueError(f"must be {self._text()}, not {value!r}")
+            raise ValueError(f"must be {self.allowed}, not {value!r}")
         return number
 
     def schema(self) -> Schema:
         limits = {} if self.maximum is None else {"maximum": self.maximum}
         return {"type": "number", "minimum": self.minimum, **limits}
 
-    def _text(self) -> str:
+    @property
+    def allowed(self) -> str:
         return f"a number{_bounds(self.minimum, self.maximum)}"
 
 
@@ -103,12 +109,16 @@ class Choice:
     words: tuple[str, ...]
     metavar: str = "NAME"
 
+    @property
+    def allowed(self) -> str:
+        return f"one of {', '.join(self.words)}"
+
     def parse(self, text: str) -> str:
         return self.check(text)
 
     def check(self, value: Any) -> str:
         if not isinstance(value, str) or value not in self.words:
-            raise ValueError(f"must be one of {', '.join(self.words)}, not {value!r}")
+            raise ValueError(f"must be {self.allowed}, not {value!r}")
         return value
 
     def schema(self) -> Schema:
@@ -120,6 +130,7 @@ class Switch:
     """On or off."""
 
     metavar: str = ""
+    allowed: str = "true or false"
 
     def parse(self, text: str) -> bool:
         words = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
@@ -129,7 +140,7 @@ class Switch:
 
     def check(self, value: Any) -> bool:
         if not isinstance(value, bool):
-            raise ValueError(f"must be true or false, not {value!r}")
+            raise ValueError(f"must be {self.allowed}, not {value!r}")
         return value
 
     def schema(self) -> Schema:
@@ -142,13 +153,14 @@ class Text:
 
     metavar: str = "TEXT"
     is_file: bool = False
+    allowed: str = "a text"
 
     def parse(self, text: str) -> str:
         return text
 
     def check(self, value: Any) -> str:
         if not isinstance(value, str):
-            raise ValueError(f"must be a text, not {value!r}")
+            raise ValueError(f"must be {self.allowed}, not {value!r}")
         return value
 
     def schema(self) -> Schema:
@@ -160,6 +172,7 @@ class Url:
     """The address of a stage or node."""
 
     metavar: str = "ws://HOST:PORT"
+    allowed: str = "a URL that begins with ws:// or wss://"
 
     def parse(self, text: str) -> str:
         return self.check(text)
@@ -180,6 +193,11 @@ class Items:
     item: Kind
     repeated: bool = False
     ascending: bool = False
+
+    @property
+    def allowed(self) -> str:
+        order = ", ascending" if self.ascending else ""
+        return f"a list, each item {self.item.allowed}{order}"
 
     @property
     def metavar(self) -> str:
@@ -208,6 +226,7 @@ class Address:
     """
 
     metavar: str = "ws://HOST:PORT[,ws://...]"
+    allowed: str = "a URL or a table of url, token_file and standby"
 
     def parse(self, text: str) -> Mapping[str, Any]:
         url, *standby = (part.strip() for part in text.split(","))
@@ -220,7 +239,7 @@ class Address:
             or not set(table) <= {"url", "token_file", "standby"}
             or "url" not in table
         ):
-            raise ValueError(f"must be a URL or a table of url, token_file and standby, not {value!r}")
+            raise ValueError(f"must be {self.allowed}, not {value!r}")
         standby = table.get("standby", [])
         if not isinstance(standby, list | tuple):
             raise ValueError(f"must hold a list of URLs as standby, not {standby!r}")
@@ -248,6 +267,7 @@ class TokenBias:
     """A token id and what is added to its logit: `[15, -1.5]`, as a flag `15=-1.5`."""
 
     metavar: str = "TOKEN=BIAS"
+    allowed: str = "a pair of token id and number"
 
     def parse(self, text: str) -> tuple[int, float]:
         token, _, bias = text.partition("=")
@@ -258,7 +278,7 @@ class TokenBias:
 
     def check(self, value: Any) -> tuple[int, float]:
         if not isinstance(value, list | tuple) or len(value) != 2:
-            raise ValueError(f"must be a pair of token id and number, not {value!r}")
+            raise ValueError(f"must be {self.allowed}, not {value!r}")
         return Whole().check(value[0]), Number(minimum=-1e9, maximum=1e9).check(value[1])
 
     def schema(self) -> Schema:

@@ -1,19 +1,19 @@
-"""Layers of settings, lowest first: what a TOML file and the flags of a call give.
+"""Layers of settings, lowest first: what the package of a model, a TOML file and the flags of a call give.
 
-A layer only holds what was said in it. `engine.config.resolve` lays one over the other; a further source (the
-package of a model) is one more layer.
+A layer only holds what was said in it. `engine.config.resolve` lays one over the other.
 """
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.config.kinds import Address, Items, Text
-from engine.config.settings import SETTINGS, TABLES, Setting, nearest, settings_of
+from engine.config.kinds import Address, Items
+from engine.config.nodes import NODE_KEYS, NodeSettings
+from engine.config.settings import SETTINGS, TABLES, Setting, nearest_setting, settings_of
+from engine.config.tables import absolute, checked, known_keys, read_toml, table_of, values_of
 from engine.config.ui import UI_SETTINGS, UiPlan
 from engine.errors import ConfigError, UsageError
 
@@ -28,11 +28,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A parsed `skippy.toml`: the layer of `[defaults]`, one for each `[models.NAME]`, and `[ui]`."""
+    """A parsed `skippy.toml`: layers of `[defaults]` and of each `[models.NAME]`, `[[nodes]]` and `[ui]`."""
 
     path: Path
     defaults: Layer
     models: Mapping[str, Layer]
+    nodes: tuple[NodeSettings, ...]
     ui: UiPlan
 
 
@@ -42,7 +43,7 @@ def layer_of_flags(flags: Mapping[str, Any]) -> Layer:
     for name, value in flags.items():
         setting = SETTINGS.get(name)
         if setting is None:
-            raise UsageError(f"there is no setting {name!r}", hint=nearest(name, SETTINGS))
+            raise UsageError(f"there is no setting {name!r}", hint=nearest_setting(name, SETTINGS))
         if value is None:
             continue
         try:
@@ -63,13 +64,11 @@ def _of_flag(setting: Setting, value: Any) -> Any:
 
 
 def _absolute(setting: Setting, value: Any, base: Path) -> Any:
-    """File names mean what they meant where they were written, whatever reads the plan later."""
     if setting.name == "remote":
         return tuple({key: _absolute_text(key, text, base) for key, text in item.items()} for item in value)
-    is_file = isinstance(setting.kind, Text) and setting.kind.is_file
-    if not is_file or not value or (setting.name == "model" and not _looks_like_file(value)):
+    if setting.name == "model" and not _looks_like_file(value):
         return value
-    return str(base / Path(value).expanduser())
+    return absolute(setting.kind, value, base)
 
 
 def _absolute_text(key: str, value: Any, base: Path) -> Any:
@@ -82,70 +81,75 @@ def _looks_like_file(name: str) -> bool:
 
 def read_config_file(path: Path) -> ConfigFile:
     """Read and check a whole `skippy.toml`; raises ConfigError naming the file and the key."""
-    data = _read_toml(path)
-    _known_keys(data, ["defaults", "models", "ui"], "", path)
-    models = _table(data.get("models", {}), "models", path)
+    data = read_toml(path)
+    known_keys(data, ["defaults", "models", "nodes", "ui"], "", path)
+    models = table_of(data.get("models", {}), "models", path)
     return ConfigFile(
         path,
-        _layer_of_table(_table(data.get("defaults", {}), "defaults", path), "defaults", path),
+        _layer_of_table(table_of(data.get("defaults", {}), "defaults", path), "defaults", path),
         {
             name: _layer_of_table(
-                _table(table, f"models.{name}", path), f"models.{name}", path, is_model=True
+                table_of(table, f"models.{name}", path), f"models.{name}", path, is_model=True
             )
             for name, table in models.items()
         },
-        _ui_of_table(_table(data.get("ui", {}), "ui", path), path),
+        _nodes_of(data.get("nodes", []), path),
+        UiPlan(**values_of(table_of(data.get("ui", {}), "ui", path), UI_SETTINGS, "ui", path)),
     )
+
+
+def read_nodes_file(path: Path) -> tuple[NodeSettings, ...]:
+    """The `[[nodes]]` of a file that holds nothing else. Tokens are not read yet. Raises ConfigError."""
+    data = read_toml(path)
+    known_keys(data, ["nodes"], "", path)
+    nodes = _nodes_of(data.get("nodes", []), path)
+    if not nodes:
+        raise ConfigError(f"{path} names no node", hint="write one [[nodes]] with name and url for each")
+    return nodes
 
 
 def read_topology_file(path: Path) -> tuple[Mapping[str, Any], ...]:
     """The stages of a `--topology` file: `[[stages]]` with `url`, `token_file` and `standby`, in order."""
-    data = _read_toml(path)
-    _known_keys(data, ["stages"], "", path)
-    try:
-        stages = Items(Address()).check(data.get("stages", []))
-    except ValueError as error:
-        raise ConfigError(f"stages in {path} {error}") from error
+    data = read_toml(path)
+    known_keys(data, ["stages"], "", path)
+    stages = checked(Items(Address()), data.get("stages", []), "stages", path)
     if not stages:
         raise ConfigError(f"{path} names no stage", hint="write one [[stages]] with a url for each")
     return tuple(_absolute(SETTINGS["remote"], stages, path.absolute().parent))
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+def _nodes_of(value: Any, path: Path) -> tuple[NodeSettings, ...]:
+    if not isinstance(value, list):
+        raise ConfigError(f"nodes in {path} must be written as [[nodes]], not {value!r}")
+    nodes: dict[str, NodeSettings] = {}
+    for index, item in enumerate(value):
+        name = f"nodes[{index}]"
+        values = values_of(table_of(item, name, path), NODE_KEYS, name, path)
+        for key, entry in NODE_KEYS.items():
+            if entry.required and not values.get(key):
+                raise ConfigError(f"{name} in {path} lacks {key}, {entry.help}")
+        node = NodeSettings(**values)
+        if node.name in nodes:
+            raise ConfigError(f"{name}.name in {path} is {node.name!r}, as another node is called")
+        nodes[node.name] = node
+    return tuple(nodes.values())
 
 
 def _layer_of_table(table: Mapping[str, Any], name: str, path: Path, *, is_model: bool = False) -> Layer:
     """The layer of `[defaults]` or `[models.NAME]`: there the key `model` is called `path`."""
     layer = Layer()
     subtables = [key for key in TABLES if key]
-    _known_keys(table, ["path" if is_model else "model", *subtables], name, path)
     top = "path" if is_model else "model"
+    known_keys(table, [top, *subtables], name, path)
     if top in table:
         _take(layer, SETTINGS["model"], table[top], f"{name}.{top}", path)
     for subtable in subtables:
-        values = _table(table.get(subtable, {}), f"{name}.{subtable}", path)
+        values = table_of(table.get(subtable, {}), f"{name}.{subtable}", path)
         known = {setting.name: setting for setting in settings_of(subtable)}
-        _known_keys(values, known, f"{name}.{subtable}", path)
+        known_keys(values, known, f"{name}.{subtable}", path)
         for key, value in values.items():
             _take(layer, known[key], value, f"{name}.{subtable}.{key}", path)
     return layer
-
-
-def _ui_of_table(table: Mapping[str, Any], path: Path) -> UiPlan:
-    _known_keys(table, UI_SETTINGS, "ui", path)
-    values = {}
-    for key, value in table.items():
-        try:
-            values[key] = UI_SETTINGS[key].kind.check(value)
-        except ValueError as error:
-            raise ConfigError(f"ui.{key} in {path} {error}") from error
-    return UiPlan(**values)
 
 
 def _take(layer: Layer, setting: Setting, value: Any, key: str, path: Path) -> None:
@@ -154,16 +158,3 @@ def _take(layer: Layer, setting: Setting, value: Any, key: str, path: Path) -> N
     except ValueError as error:
         raise ConfigError(f"{key} in {path} {error}") from error
     layer.where[setting.name] = f"{key} in {path}"
-
-
-def _table(value: Any, name: str, path: Path) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{name} in {path} must be a table, not {value!r}")
-    return value
-
-
-def _known_keys(table: Mapping[str, Any], known: Any, name: str, path: Path) -> None:
-    for key in table:
-        if key not in known:
-            place = f"[{name}]" if name else "the file"
-            raise ConfigError(f"unknown key {key!r} in {place}, {path}", hint=nearest(key, known))

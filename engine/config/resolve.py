@@ -6,18 +6,28 @@ Precedence, setting by setting: flag > `[models.NAME]` > `[defaults]` > default.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from engine.config.layers import Layer, layer_of_flags, read_config_file
+from engine.config.layers import ConfigFile, Layer, layer_of_flags, read_config_file
+from engine.config.nodes import NODE_KEYS, NodeSettings
 from engine.config.plain import from_plain
-from engine.config.plan import RunPlan, SpeculationPlan, StageAddress, TopologyPlan
+from engine.config.plan import (
+    ComputePlan,
+    GenerationDefaults,
+    RunPlan,
+    SpeculationPlan,
+    StageAddress,
+    TopologyPlan,
+)
 from engine.config.rules import check_speculation, fit_unsaid, with_speculation
 from engine.config.settings import SETTINGS, nearest, value_of
 from engine.errors import ConfigError, UsageError
+
+Place = TypeVar("Place", StageAddress, NodeSettings)
 
 # Settings that say where the layers run: whoever says one of them says it all.
 _PLACES = ("stages", "split", "remote")
@@ -35,8 +45,8 @@ def resolve_plan(flags: Mapping[str, Any], config_file: Path | None) -> RunPlan:
     `flags` holds values by setting name: texts as given on a command line (a list of them for a repeated
     flag) or typed values; None means that the flag was not given. Raises UsageError or ConfigError.
     """
-    layers = _layers(layer_of_flags(flags), config_file)
-    said = _merge(layers)
+    file = None if config_file is None else read_config_file(config_file)
+    said = _merge(_layers(layer_of_flags(flags), file))
     plain = asdict(RunPlan())
     for name, value in said.values.items():
         _put(plain, SETTINGS[name].path.split("."), value)
@@ -48,8 +58,14 @@ def resolve_plan(flags: Mapping[str, Any], config_file: Path | None) -> RunPlan:
 
     check_speculation(speculation, where)
     topology = _topology(from_plain(TopologyPlan, plain["topology"], "topology"), said)
-    return from_plain(
-        RunPlan, {**plain, "speculation": asdict(speculation), "topology": asdict(topology)}, "plan"
+    nodes = with_tokens(file.nodes) if file is not None else ()
+    return RunPlan(
+        model=plain["model"],
+        topology=topology,
+        compute=from_plain(ComputePlan, plain["compute"], "compute"),
+        speculation=speculation,
+        generation=from_plain(GenerationDefaults, plain["generation"], "generation"),
+        nodes=nodes,
     )
 
 
@@ -84,20 +100,20 @@ def plan_to_toml(plan: RunPlan) -> str:
             continue  # stages are either local or given by address
         table = defaults.setdefault(setting.table, {}) if setting.table else defaults
         table[setting.name] = _toml_value(value)
-    return tomli_w.dumps({"defaults": defaults})
+    nodes = {"nodes": [_node_table(node) for node in plan.nodes]} if plan.nodes else {}
+    return tomli_w.dumps({"defaults": defaults, **nodes})
 
 
-def _layers(flags: Layer, config_file: Path | None) -> list[Layer]:
+def _layers(flags: Layer, file: ConfigFile | None) -> list[Layer]:
     """All layers, lowest first. The name of the model selects an entry of `[models]`."""
-    if config_file is None:
+    if file is None:
         return [flags]
-    file = read_config_file(config_file)
     name = flags.values.get("model", file.defaults.values.get("model", RunPlan().model))
     entry = file.models.get(name)
     if entry is None:
         return [file.defaults, flags]
     if "model" not in entry.values and name != RunPlan().model:
-        raise ConfigError(f"[models.{name}] in {config_file} has no path")
+        raise ConfigError(f"[models.{name}] in {file.path} has no path")
     chosen = Layer({key: value for key, value in flags.values.items() if key != "model"}, flags.where)
     return [file.defaults, entry, chosen]
 
@@ -137,11 +153,16 @@ def _topology(plan: TopologyPlan, said: Layer) -> TopologyPlan:
     return from_plain(TopologyPlan, values, "topology")
 
 
-def _with_token(address: StageAddress) -> StageAddress:
-    """The token of a stage: from its file, else from the environment."""
-    if address.token_file:
-        return replace(address, token=read_token(Path(address.token_file)))
-    return replace(address, token=os.environ.get(TOKEN_VARIABLE, ""))
+def with_tokens(nodes: Iterable[NodeSettings]) -> tuple[NodeSettings, ...]:
+    """Nodes with the token that each of them wants. Raises ConfigError."""
+    return tuple(_with_token(node) for node in nodes)
+
+
+def _with_token(place: Place) -> Place:
+    """The token of a stage or node: from its file, else from the environment."""
+    if place.token_file:
+        return replace(place, token=read_token(Path(place.token_file)))
+    return replace(place, token=os.environ.get(TOKEN_VARIABLE, ""))
 
 
 def read_token(path: Path) -> str:
@@ -153,6 +174,11 @@ def read_token(path: Path) -> str:
     if len(lines) != 1:
         raise ConfigError(f"the token file {path} must hold one word, the token")
     return lines[0]
+
+
+def _node_table(node: NodeSettings) -> dict[str, Any]:
+    values = {key: getattr(node, key) for key in NODE_KEYS}
+    return {key: value for key, value in values.items() if value != ""}
 
 
 def _toml_value(value: Any) -> Any:

@@ -7,11 +7,11 @@ A setting named `window_min` is the flag `--window-min` and the key `window_min`
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import reduce
-from typing import Any
+from typing import Any, Protocol
 
 from engine.config.kinds import Address, Choice, Items, Kind, Number, Switch, Text, TokenBias, Whole
 from engine.config.plan import STRATEGIES, WINDOW_POLICIES, RunPlan
@@ -62,11 +62,35 @@ def value_of(plan: RunPlan, setting: Setting) -> Any:
     return reduce(getattr, setting.path.split("."), plan)
 
 
+class Described(Protocol):
+    """Something that can be set."""
+
+    @property
+    def kind(self) -> Kind:
+        """What it may hold."""
+
+    @property
+    def help(self) -> str:
+        """What it means."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """`did you mean ...?` for a word that is not known, or which words are."""
     words = list(known)
-    close = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"known: {', '.join(words)}"
+    close = _closest(word, words)
+    return f"did you mean {close}?" if close else f"known: {', '.join(words)}"
+
+
+def nearest_setting(word: str, known: Mapping[str, Described]) -> str:
+    """`nearest` among settings; the one that may have been meant is told with what it takes."""
+    close = _closest(word, known)
+    takes = f" It takes {known[close].kind.allowed}" if close else ""
+    return nearest(word, known) + takes
+
+
+def _closest(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return close[0] if close else ""
 
 
 def _setting(table: str, name: str, kind: Kind, text: str, *, path: str = "", flag: str = "") -> Setting:
