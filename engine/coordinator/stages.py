@@ -18,13 +18,13 @@ from engine.coordinator.layout import (
     stage_count,
     threads_per_stage,
 )
-from engine.coordinator.supervisor import LocalStage
 from engine.errors import LinkError, SkippyError, StageLost
 from engine.events import Event, StageState
 from engine.model.file import ModelFile
 from engine.model.paths import log_dir
 from engine.planning.balance import balanced_split
 from engine.protocol.messages import Hello, Hop, Role
+from engine.stage.child import LocalStage
 from engine.stage.process import StageSettings, load_worker
 from engine.stage.worker import StageWorker
 from engine.transport.timeouts import TIMEOUTS

@@ -12,7 +12,7 @@ from enum import Enum
 from engine.errors import HandshakeRefused, ProtocolError, SkippyError
 from engine.protocol import codec
 from engine.protocol import node_messages as node
-from engine.protocol.handshake import check_hello, check_welcome
+from engine.protocol.handshake import NODE_ROLES, check_hello, check_welcome
 from engine.protocol.limits import CONTROL_BYTES, FIRST_FRAME_BYTES, NO_ROWS, Limits
 from engine.protocol.messages import (
     CancelEpoch,
@@ -147,7 +147,7 @@ class Connection:
         assert hello is not None
         self.state = State.OPEN
         self.welcome = welcome
-        self.limits = Limits.agreed(hello, welcome)
+        self.limits = NO_ROWS if hello.role in NODE_ROLES else Limits.agreed(hello, welcome)
         self._wire = hello.wire
         mine, theirs = _FROM_OPENER[hello.role], _FROM_ACCEPTOR[hello.role]
         self._sendable, self._receivable = (mine, theirs) if self._is_opener else (theirs, mine)

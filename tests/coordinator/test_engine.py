@@ -154,7 +154,7 @@ async def test_an_answer_goes_on_after_a_stage_was_killed(start_engine: StartEng
 
 
 async def test_a_stage_ends_when_its_engine_is_gone(tmp_path: Path) -> None:
-    from engine.coordinator.supervisor import LocalStage
+    from engine.stage.child import LocalStage
     from engine.stage.process import StageSettings
 
     stage = LocalStage(1, StageSettings(model="demo", first=15, end=30, context=256), tmp_path)

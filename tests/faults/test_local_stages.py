@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.coordinator.supervisor import LocalStage
 from engine.errors import StageLost
 from engine.events import EngineState, Notice, TokensCommitted
 from engine.protocol.messages import SamplingSettings
+from engine.stage.child import LocalStage
 from engine.timeouts import TIMEOUTS
 from tests.faults.conftest import Undisturbed
 from tests.faults.harness import (
@@ -167,7 +167,7 @@ async def test_a_stage_that_is_killed_again_and_again_ends_the_answer_with_its_t
 async def test_a_stage_struck_while_it_loads_is_started_once_more(
     model: Path, undisturbed: Undisturbed, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.coordinator.supervisor.TIMEOUTS", HASTY_LOADING)
+    monkeypatch.setattr("engine.stage.child.TIMEOUTS", HASTY_LOADING)
     running = Disturbed(plan(model, (3,)))
     starting = asyncio.create_task(running.engine.start())
     try:

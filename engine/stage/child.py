@@ -1,4 +1,4 @@
-"""Local stage processes: started, watched and ended by the engine."""
+"""Stage processes of this machine: started, watched and ended by the engine, or by a node."""
 
 from __future__ import annotations
 
