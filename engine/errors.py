@@ -71,6 +71,12 @@ class CacheError(SkippyError):
     code = "cache"
 
 
+class PackageError(SkippyError):
+    """A package of a model is damaged, incomplete or unsafe; `code` names the broken rule."""
+
+    code = "package"
+
+
 class BackendError(SkippyError):
     """llama.cpp refused a call, or the installed llama-cpp-python lacks one that staging needs."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from engine.config.kinds import Address, Items
 from engine.config.nodes import NODE_KEYS, NodeSettings
+from engine.config.plan import RunPlan
 from engine.config.settings import SETTINGS, TABLES, Setting, nearest_setting, settings_of
 from engine.config.tables import absolute, checked, known_keys, read_toml, table_of, values_of
 from engine.config.ui import UI_SETTINGS, UiPlan
@@ -143,6 +144,8 @@ def _layer_of_table(table: Mapping[str, Any], name: str, path: Path, *, is_model
     known_keys(table, [top, *subtables], name, path)
     if top in table:
         _take(layer, SETTINGS["model"], table[top], f"{name}.{top}", path)
+        if is_model and table[top] != RunPlan().model:  # a path, however it looks
+            layer.values["model"] = absolute(SETTINGS["model"].kind, table[top], path.absolute().parent)
     for subtable in subtables:
         values = table_of(table.get(subtable, {}), f"{name}.{subtable}", path)
         known = {setting.name: setting for setting in settings_of(subtable)}

@@ -57,7 +57,10 @@ def _read(hint: Any, value: Any, name: str) -> Any:
         return _read_tuple(get_args(hint), value, name)
     if origin is dict or hint is dict:
         if isinstance(value, Mapping):
-            return dict(value)
+            items = get_args(hint)[1] if get_args(hint) else Any
+            if not is_dataclass(items):
+                return dict(value)
+            return {key: _read(items, item, f"{name}.{key}") for key, item in value.items()}
         raise UsageError(f"{name} must be an object, not {_shown(value)}")
     if is_dataclass(hint):
         return from_plain(hint, value, name)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""From flags and `skippy.toml` to one resolved plan, and from a plan back to TOML.
+"""From flags, `skippy.toml` and the model's package to one resolved plan, and from a plan back to TOML.
 
-Precedence, setting by setting: flag > `[models.NAME]` > `[defaults]` > default.
+Precedence, setting by setting: flag > `[models.NAME]` > `[defaults]` > package > default.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.config.layers import ConfigFile, Layer, layer_of_flags, read_config_file
+from engine.config.manifest import is_package
 from engine.config.nodes import NODE_KEYS, NodeSettings
+from engine.config.package_layer import package_layer
 from engine.config.plain import from_plain
 from engine.config.plan import (
     ComputePlan,
@@ -43,18 +45,20 @@ def resolve_plan(flags: Mapping[str, Any], config_file: Path | None) -> RunPlan:
     """The plan of a run.
 
     `flags` holds values by setting name: texts as given on a command line (a list of them for a repeated
-    flag) or typed values; None means that the flag was not given. Raises UsageError or ConfigError.
+    flag) or typed values; None means that the flag was not given. Raises UsageError or ConfigError, and
+    PackageError when the model is a package whose manifest breaks a rule.
     """
     file = None if config_file is None else read_config_file(config_file)
     said = _merge(_layers(layer_of_flags(flags), file))
+    merged = _above_package(said)
     plain = asdict(RunPlan())
-    for name, value in said.values.items():
+    for name, value in merged.values.items():
         _put(plain, SETTINGS[name].path.split("."), value)
     speculation = from_plain(SpeculationPlan, plain["speculation"], "speculative")
     speculation = fit_unsaid(speculation, said.values)
 
     def where(name: str) -> str:
-        return said.where.get(name, SETTINGS[name].flag)
+        return merged.where.get(name, SETTINGS[name].flag)
 
     check_speculation(speculation, where)
     topology = _topology(from_plain(TopologyPlan, plain["topology"], "topology"), said)
@@ -105,17 +109,35 @@ def plan_to_toml(plan: RunPlan) -> str:
 
 
 def _layers(flags: Layer, file: ConfigFile | None) -> list[Layer]:
-    """All layers, lowest first. The name of the model selects an entry of `[models]`."""
+    """What a person said, lowest layer first. The name of the model selects an entry of `[models]`."""
     if file is None:
-        return [flags]
-    name = flags.values.get("model", file.defaults.values.get("model", RunPlan().model))
+        return [flags, _bare_package(flags, Path.cwd())]
+    said = [file.defaults, flags]
+    name = _merge(said).values.get("model", RunPlan().model)
     entry = file.models.get(name)
     if entry is None:
-        return [file.defaults, flags]
+        base = Path.cwd() if "model" in flags.values else file.path.absolute().parent
+        return [*said, _bare_package(_merge(said), base)]
     if "model" not in entry.values and name != RunPlan().model:
         raise ConfigError(f"[models.{name}] in {file.path} has no path")
     chosen = Layer({key: value for key, value in flags.values.items() if key != "model"}, flags.where)
     return [file.defaults, entry, chosen]
+
+
+def _bare_package(said: Layer, base: Path) -> Layer:
+    """A word that is no name of a model may be the folder of a package, whose path it then stands for."""
+    folder = base / said.values.get("model", "")
+    return Layer({"model": str(folder)}) if "model" in said.values and is_package(folder) else Layer()
+
+
+def _above_package(said: Layer) -> Layer:
+    """What a person said, over what the package of the model says; these are no more than better defaults."""
+    package = package_layer(said.values.get("model", RunPlan().model), said.values.get("strategy"))
+    merged = _merge([package, said])
+    cuts = package.values.get("split", ())
+    if cuts and said.values.get("stages") == len(cuts) + 1 and not {"split", "remote"} & set(said.values):
+        merged.values["split"] = cuts  # as many stages as slices: each has its own
+    return merged
 
 
 def _merge(layers: list[Layer]) -> Layer:
