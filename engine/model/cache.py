@@ -49,12 +49,12 @@ def cached_file(
     `source` says in any words what the content depends on. Raises CacheError when the cache cannot be
     written, and whatever `make` raises.
     """
-    if _is_good(target, source):
+    if is_good(target, source):
         return target
-    with _explained(target):
+    with explained(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with locked(_beside(target, ".lock"), _Patience(target)):
-            if not _is_good(target, source):
+        with locked(beside(target, ".lock"), _Patience(target)):
+            if not is_good(target, source):
                 _remove_leftovers(target.parent)
                 _build(target, source, make(), progress)
     return target
@@ -74,17 +74,27 @@ def free_bytes(directory: Path) -> int:
     return shutil.disk_usage(directory).free
 
 
-def _beside(target: Path, suffix: str) -> Path:
+def beside(target: Path, suffix: str) -> Path:
+    """The file of that name with `suffix` after it."""
     return target.with_name(target.name + suffix)
 
 
-def _is_good(target: Path, source: str) -> bool:
+def read_record(target: Path) -> Record | None:
+    """What is known about a cached file; None if that is nothing."""
     try:
-        record = Record(**orjson.loads(_beside(target, ".json").read_bytes()))
-        info = target.stat()
+        return Record(**orjson.loads(beside(target, ".json").read_bytes()))
     except (OSError, ValueError, TypeError):
+        return None
+
+
+def is_good(target: Path, source: str) -> bool:
+    """Whether a cached file is there, undamaged, and was made from `source`."""
+    record = read_record(target)
+    try:
+        info = target.stat()
+    except OSError:
         return False
-    if record.source != source or record.size != info.st_size:
+    if record is None or record.source != source or record.size != info.st_size:
         return False
     if record.mtime_ns == info.st_mtime_ns:
         return True
@@ -96,22 +106,33 @@ def _is_good(target: Path, source: str) -> bool:
 
 
 def _build(target: Path, source: str, content: GgufContent, progress: Progress | None) -> None:
-    needed, free = content.n_bytes, free_bytes(target.parent)
+    needed = content.n_bytes
+    check_space(target, needed)
+    temporary = beside(target, ".tmp")
+    try:
+        with temporary.open("wb") as file:
+            sha256 = content.write(file, progress)
+            flush_to_disk(file.fileno())
+        put_in_place(temporary, target, sha256, source)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def check_space(target: Path, needed: int) -> None:
+    """Raise CacheError if the disk of `target` has less than `needed` bytes left."""
+    free = free_bytes(target.parent)
     if needed > free:
         raise CacheError(
             f"{target.parent} has {free / 1e9:.1f} GB left, and {target.name} needs {needed / 1e9:.1f} GB",
             hint="free some space, or point XDG_CACHE_HOME to another disk",
         )
-    temporary = _beside(target, ".tmp")
-    try:
-        with temporary.open("wb") as file:
-            sha256 = content.write(file, progress)
-            flush_to_disk(file.fileno())
-        record = Record(sha256, needed, _date_back(temporary), source)
-        temporary.replace(target)
-        _write_record(target, record)
-    finally:
-        temporary.unlink(missing_ok=True)
+
+
+def put_in_place(temporary: Path, target: Path, sha256: str, source: str) -> None:
+    """Give a file that is whole and on the disk its name, and write down what is known about it."""
+    record = Record(sha256, temporary.stat().st_size, _date_back(temporary), source)
+    temporary.replace(target)
+    _write_record(target, record)
 
 
 def _date_back(path: Path) -> int:
@@ -122,11 +143,11 @@ def _date_back(path: Path) -> int:
 
 
 def _write_record(target: Path, record: Record) -> None:
-    temporary = _beside(target, ".json.tmp")
+    temporary = beside(target, ".json.tmp")
     with temporary.open("wb") as file:
         file.write(orjson.dumps(asdict(record)))
         flush_to_disk(file.fileno())
-    temporary.replace(_beside(target, ".json"))
+    temporary.replace(beside(target, ".json"))
 
 
 def flush_to_disk(descriptor: int) -> None:
@@ -147,7 +168,7 @@ class _Patience:
     """Waiting for another process's build, until it stands still for too long."""
 
     def __init__(self, target: Path) -> None:
-        self.temporary = _beside(target, ".tmp")
+        self.temporary = beside(target, ".tmp")
         self.size = -1
         self.since = time.monotonic()
 
@@ -164,7 +185,7 @@ class _Patience:
 
 
 @contextmanager
-def _explained(target: Path) -> Iterator[None]:
+def explained(target: Path) -> Iterator[None]:
     """Turn an OSError of the cache into one line that says what to do."""
     try:
         yield
