@@ -114,10 +114,14 @@ def ensure_slice(
     cache cannot be written.
     """
     plan = plan_slice(model, first, end)
-    directory = (cache_dir or default_cache_dir()) / "slices" / model.fingerprint
-    target = directory / f"layers-{first}-{end}-v{SLICER_VERSION}.gguf"
-    cached_file(target, _source_of(model, plan), lambda: slice_content(model, plan, first, end), progress)
+    target = slice_folder(model.fingerprint, cache_dir) / f"layers-{first}-{end}-v{SLICER_VERSION}.gguf"
+    cached_file(target, source_of(model, plan), lambda: slice_content(model, plan, first, end), progress)
     return open_slice(target)
+
+
+def slice_folder(fingerprint: str, cache_dir: Path | None = None) -> Path:
+    """Where the slices of a model are kept."""
+    return (cache_dir or default_cache_dir()) / "slices" / fingerprint
 
 
 def open_slice(path: Path) -> SliceFile:
@@ -175,7 +179,7 @@ def slice_content(model: ModelFile, plan: SlicePlan, first: int, end: int) -> Gg
     return GgufContent(metadata, list(_tensors(model, plan)))
 
 
-def _source_of(model: ModelFile, plan: SlicePlan) -> str:
+def source_of(model: ModelFile, plan: SlicePlan) -> str:
     """What a slice depends on: the plan, and the model's files as they are now.
 
     The fingerprint does not cover the weights; size and time of change notice new ones.
