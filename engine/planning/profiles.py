@@ -126,12 +126,13 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class LayerProfile:
-    """One layer: its weights in memory, what a row reads of them (a share of the experts), and what a token
-    takes in the cache, in bytes."""
+    """One layer: its weights in memory, what a row reads of them (a share of the experts), what a token takes
+    in the cache, and what a sequence takes there however long it is (recurrent layers), in bytes."""
 
     weight_bytes: int
     read_bytes: int
     kv_bytes: int
+    state_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,7 @@ class ModelProfile:
     cuts: tuple[int, ...]  # layers before which the model can be cut
     head_bytes: int  # that the last stage holds besides its layers: head, NextN block
     row_bytes: int  # activations of a row on the wire
+    head_kv_bytes: int = 0  # that a token takes in the caches of the NextN block
     scratch_bytes: int = 0  # intermediate results of a row, on any stage
     logits_bytes: int = 0  # logits of a row, on the last stage
     native_mtp: bool = False
