@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.compute.bindings import FLASH_ATTENTION_ON, bindings
 from engine.compute.context import LoadedModel
@@ -69,10 +70,8 @@ class PlainLoop:
         """Up to `n` tokens after the prompt, the end token included if one comes. Raises ContextFull."""
         if len(prompt) + n > self._context_size:
             raise ContextFull(f"{len(prompt)} + {n} tokens do not fit in a context of {self._context_size}")
-        self._llama.llama_memory_seq_rm(self._llama.llama_get_memory(self._context), -1, -1, -1)
         begun = time.perf_counter()
-        for start in range(0, len(prompt), self._max_rows):
-            self._decode(prompt[start : start + self._max_rows])
+        self._prefill(prompt)
         tokens = [self._argmax()]
         first = time.perf_counter()
         while len(tokens) < n and not is_end(tokens[-1]):
@@ -81,8 +80,22 @@ class PlainLoop:
         ended = time.perf_counter()
         return PlainRun(tuple(tokens), (first - begun) * 1e3, (ended - first) * 1e3)
 
+    def top_two_gap(self, tokens: Sequence[int]) -> float:
+        """By how much the likeliest next token's logit exceeds the second one's. Raises ContextFull."""
+        if len(tokens) > self._context_size:
+            raise ContextFull(f"{len(tokens)} tokens do not fit in a context of {self._context_size}")
+        self._prefill(tokens)
+        second, first = np.partition(self._logits(), -2)[-2:]
+        return float(first - second)
+
     def close(self) -> None:
         self._resources.close()
+
+    def _prefill(self, tokens: Sequence[int]) -> None:
+        """Begin anew with these tokens."""
+        self._llama.llama_memory_seq_rm(self._llama.llama_get_memory(self._context), -1, -1, -1)
+        for start in range(0, len(tokens), self._max_rows):
+            self._decode(tokens[start : start + self._max_rows])
 
     def _decode(self, tokens: Sequence[int]) -> None:
         """Append tokens to the only sequence; logits are of the last one."""
@@ -94,8 +107,12 @@ class PlainLoop:
             raise BackendError(f"llama_decode returned {code}")
 
     def _argmax(self) -> int:
+        return int(self._logits().argmax())
+
+    def _logits(self) -> NDArray[np.float32]:
+        """Of the last token, a view (n_vocab) until the next one."""
         logits = self._llama.llama_get_logits_ith(self._context, -1)
-        return int(np.ctypeslib.as_array(logits, (self._n_vocab,)).argmax())
+        return np.ctypeslib.as_array(logits, (self._n_vocab,))
 
 
 def plain_loop(
