@@ -71,6 +71,22 @@ class Timeouts:
     admission: float = 10.0
     """Engine: how long a request waits for a free sequence before it is told "busy"."""
 
+    probe_peer: float = 10.0
+    """Node and engine: to measure the way to another machine."""
+
+    node_measure: float = 60.0
+    """Node: to time the layers of a model."""
+
+    node_keep: float = 300.0
+    """Node: how long a stage stays loaded after its engine went away, for the next one to use."""
+
+    node_answer: float = 75.0
+    """Engine: for a node to answer a question; longer than the longest that a node takes over one."""
+
+    node_busy: float = 3.0
+    """Engine: how long a node is asked again that still works for another engine, perhaps one that has just
+    gone away: longer than `silent`."""
+
     engine_start: float = 30.0
     """Front end: from starting the engine process to its line with the address; loading comes after it."""
 

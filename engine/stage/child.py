@@ -33,7 +33,7 @@ class LocalStage:
 
     def __init__(self, index: int, settings: StageSettings, log_folder: Path) -> None:
         self.index = index
-        self.settings = replace(settings, host="127.0.0.1", port=0, token=secrets.token_hex(16))
+        self.settings = replace(settings, token=secrets.token_hex(16))
         self.log_path = log_folder / f"stage-{index}.log"
         self.restarts = -1  # the first start is none
         self.url = ""
