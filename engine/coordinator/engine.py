@@ -24,8 +24,8 @@ from engine.coordinator.slots import Slot, choose_slot, take
 from engine.coordinator.stages import Stages
 from engine.errors import Busy, SkippyError, StageLost, UsageError
 from engine.events import EngineState, Event, ModelReady, Notice, RequestFinished, StageState
-from engine.model.demo import resolve_model
 from engine.model.file import ModelFile
+from engine.model.packages.source import open_model
 from engine.protocol.messages import Message, StageInfo, WireType
 from engine.stage.worker import StageWorker
 from engine.transport.timeouts import TIMEOUTS
@@ -59,8 +59,7 @@ class Engine:
         """Load the model, start or reach every stage, open the first lane. Raises SkippyError."""
         self._set_state("loading", "reading the model")
         building = self._progress("building the default model")
-        path = await asyncio.to_thread(resolve_model, self.plan.model, building)
-        model = self._model = await asyncio.to_thread(ModelFile.open, path)
+        model = self._model = await asyncio.to_thread(open_model, self.plan.model, building)
         self._stages = Stages(self.plan, model, self.emit)
         self._set_state("loading", "starting the stages")
         prompts = asyncio.create_task(asyncio.to_thread(PromptBuilder, model))
@@ -328,7 +327,7 @@ class Engine:
         self.model_ready = ModelReady(
             at=time.monotonic(),
             name=model.name,
-            path=str(model.path),
+            path=str(model.source),
             architecture=model.architecture,
             layers=model.n_layers,
             fingerprint=model.fingerprint,

@@ -106,7 +106,7 @@ class Stages:
         self._layout = layout = await self._lay_out()
         compute = self._plan.compute
         settings = StageSettings(
-            model=str(self._model.path),
+            model=str(self._model.source),
             first=0,
             end=-1,
             threads=layout.threads,

@@ -85,6 +85,11 @@ class ModelFile:
             return cls([header])
         return cls(_open_shards(header, count))
 
+    @property
+    def source(self) -> Path:
+        """What another process opens to get this model."""
+        return self.path
+
     def key(self, name: str, default: Any = None) -> Any:
         """The architecture's own key: `key("block_count")` is `llama.block_count` of a llama model."""
         return self.metadata.get(f"{self.architecture}.{name}", default)

@@ -22,8 +22,6 @@ import orjson
 from engine.errors import SkippyError, UsageError
 
 if TYPE_CHECKING:
-    from engine.model.file import ModelFile
-    from engine.model.slices import SliceFile
     from engine.protocol.messages import StageInfo
     from engine.stage.worker import StageWorker
 
@@ -40,7 +38,7 @@ Progress = Callable[[int, int], None]
 class StageSettings:
     """What a stage process needs to know."""
 
-    model: str  # demo, a GGUF, or a slice file made earlier
+    model: str  # demo, a GGUF, the folder of a package, or a slice file made earlier
     first: int
     end: int  # -1: through the last layer
     host: str = "127.0.0.1"
@@ -91,8 +89,7 @@ def load_worker(settings: StageSettings, progress: Progress | None = None) -> St
     from engine.compute.embedding import EmbeddingTable
     from engine.compute.options import ComputeOptions
     from engine.compute.stage import Stage
-    from engine.model.demo import resolve_model
-    from engine.model.file import ModelFile
+    from engine.model.packages.source import open_stage
     from engine.stage.worker import StageWorker
 
     check_bindings()
@@ -104,36 +101,9 @@ def load_worker(settings: StageSettings, progress: Progress | None = None) -> St
         gpu_layers=settings.gpu_layers,
         batch_rows=settings.batch_rows,
     )
-    model = ModelFile.open(resolve_model(settings.model, progress))
-    slice_ = _slice_of(model, settings, progress)
-    embeddings = None
-    if slice_.is_first and not slice_.whole:
-        embeddings = EmbeddingTable(model, slice_.rules.input_scale)
+    slice_, model = open_stage(settings.model, settings.first, settings.end, progress)
+    embeddings = EmbeddingTable(model, slice_.rules.input_scale) if model is not None else None
     return StageWorker(Stage(slice_, options, embeddings=embeddings))
-
-
-def _slice_of(model: ModelFile, settings: StageSettings, progress: Progress | None) -> SliceFile:
-    """The layers asked for, from the cache or a slice file given by hand."""
-    from engine.model.slices import ensure_slice, is_slice, open_slice, whole_model
-
-    if is_slice(model):
-        slice_ = open_slice(model.path)
-        end = slice_.end if settings.end == -1 else settings.end
-        if (settings.first, end) != (slice_.first, slice_.end):
-            raise UsageError(
-                f"{model.path.name} holds layers {slice_.first}:{slice_.end}, not {settings.first}:{end}",
-                hint=f"use --layers {slice_.first}:{slice_.end}",
-            )
-        if slice_.is_first:
-            raise UsageError(
-                f"{model.path.name} has no token embedding",
-                hint="a stage that begins with layer 0 needs the model itself",
-            )
-        return slice_
-    end = model.n_layers if settings.end == -1 else settings.end
-    if (settings.first, end) == (0, model.n_layers):
-        return whole_model(model)
-    return ensure_slice(model, settings.first, end, progress=progress)
 
 
 async def serve(
