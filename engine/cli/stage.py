@@ -7,20 +7,23 @@ import os
 from pathlib import Path
 
 from engine.cli.options import config_file_of, flags_of
+from engine.config.layers import read_config_file
 from engine.config.resolve import TOKEN_VARIABLE, read_token, resolve_plan
+from engine.config.settings import SETTINGS
 from engine.errors import UsageError
+from engine.model.demo import DEMO
 from engine.stage.process import StageSettings, parse_layers, parse_listen, run
 
 
 def run_stage(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or Ctrl+C. Raises SkippyError."""
+    """Serve layers, or wait for some, until SIGTERM or Ctrl+C. Raises SkippyError."""
+    if arguments.layers is None:
+        return _wait_for_layers(arguments)
     first, end = parse_layers(arguments.layers)
     host, port = parse_listen(arguments.listen)
     plan = resolve_plan(flags_of(arguments), config_file_of(None))
     compute = plan.compute
-    token_file = arguments.token_file
-    if (arguments.tls_cert is None) != (arguments.tls_key is None):
-        raise UsageError("--tls-cert and --tls-key go together", hint="give both PEM files")
+    certificate, key = _certificate(arguments)
     run(
         StageSettings(
             model=plan.model,
@@ -28,9 +31,9 @@ def run_stage(arguments: argparse.Namespace) -> int:
             end=end,
             host=host,
             port=port,
-            token=read_token(Path(token_file)) if token_file else os.environ.get(TOKEN_VARIABLE, ""),
-            tls_cert=_absolute(arguments.tls_cert),
-            tls_key=_absolute(arguments.tls_key),
+            token=_token(arguments),
+            tls_cert=certificate,
+            tls_key=key,
             tls_ca=plan.topology.tls_ca,
             insecure=arguments.insecure,
             threads=compute.threads,
@@ -42,6 +45,81 @@ def run_stage(arguments: argparse.Namespace) -> int:
         )
     )
     return 0
+
+
+def _wait_for_layers(arguments: argparse.Namespace) -> int:
+    from engine.stage.node import run as run_node
+    from engine.stage.node_options import NodeOptions
+
+    if arguments.model is not None:
+        raise UsageError(
+            "--model needs --layers", hint="say which, or leave out --model to wait for an engine's choice"
+        )
+    for flag in ("exact", "context", "sequences"):
+        if getattr(arguments, flag) is not None:
+            raise UsageError(
+                f"{SETTINGS[flag].flag} needs --layers",
+                hint="of a machine that waits, the engine in front decides",
+            )
+    host, port = parse_listen(arguments.listen)
+    plan = resolve_plan({**flags_of(arguments), "model": None}, config_file_of(None))
+    certificate, key = _certificate(arguments)
+    run_node(
+        NodeOptions(
+            host=host,
+            port=port,
+            stage_port=_port(arguments.stage_port),
+            token=_token(arguments),
+            insecure=arguments.insecure,
+            tls_cert=certificate,
+            tls_key=key,
+            tls_ca=plan.topology.tls_ca,
+            accept_slices=_accepts(arguments),
+            folders=tuple(_absolute(folder) for folder in arguments.models),
+            files=_configured_models(),
+            threads=plan.compute.threads,
+            gpu_layers=plan.compute.gpu_layers,
+        )
+    )
+    return 0
+
+
+def _accepts(arguments: argparse.Namespace) -> bool:
+    """Without a token anybody could send something, so there it has to be said."""
+    asked: bool | None = arguments.accept_slices
+    return asked if asked is not None else not arguments.insecure
+
+
+def _accepts(arguments: argparse.Namespace) -> bool:
+    """Without a token anybody could send something, so there it has to be said."""
+    asked: bool | None = arguments.accept_slices
+    return asked if asked is not None else not arguments.insecure
+
+
+def _configured_models() -> tuple[str, ...]:
+    """The files of `[models]` in `skippy.toml`."""
+    config_file = config_file_of(None)
+    if config_file is None:
+        return ()
+    models = read_config_file(config_file).models.values()
+    return tuple(layer.values["model"] for layer in models if layer.values.get("model", DEMO) != DEMO)
+
+
+def _port(port: int) -> int:
+    if not 0 <= port <= 65_535:
+        raise UsageError(f"--stage-port {port} is no port", hint="give a number from 1 to 65535")
+    return port
+
+
+def _token(arguments: argparse.Namespace) -> str:
+    file = arguments.token_file
+    return read_token(Path(file)) if file else os.environ.get(TOKEN_VARIABLE, "")
+
+
+def _certificate(arguments: argparse.Namespace) -> tuple[str, str]:
+    if (arguments.tls_cert is None) != (arguments.tls_key is None):
+        raise UsageError("--tls-cert and --tls-key go together", hint="give both PEM files")
+    return _absolute(arguments.tls_cert), _absolute(arguments.tls_key)
 
 
 def _absolute(file: str | None) -> str:
