@@ -44,7 +44,10 @@ def add_stage_options(parser: argparse.ArgumentParser) -> None:
     """The options of a headless stage."""
     add_setting(parser, SETTINGS["model"])
     parser.add_argument(
-        "--layers", metavar="A:B", required=True, help="layers A to B-1; `A:` means to the last one"
+        "--layers",
+        metavar="A:B",
+        help="layers A to B-1; `A:` means to the last one. Without it the machine waits for an engine that "
+        "assigns it layers (--node in front)",
     )
     parser.add_argument(
         "--listen",
@@ -64,6 +67,22 @@ def add_stage_options(parser: argparse.ArgumentParser) -> None:
     )
     for name in ("tls_ca", "threads", "exact", "gpu_layers", "context", "sequences"):
         add_setting(parser, SETTINGS[name])
+    waiting = parser.add_argument_group("while it waits for layers")
+    waiting.add_argument(
+        "--accept-slices",
+        action=argparse.BooleanOptionalAction,
+        help="engines may send layers that this machine has no copy of (default: yes; with --insecure no)",
+    )
+    waiting.add_argument(
+        "--models",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="folder with model files to cut layers from, searched with all folders below it; repeatable",
+    )
+    waiting.add_argument(
+        "--stage-port", metavar="PORT", type=int, default=0, help="where the layers are served (default: any)"
+    )
 
 
 def _add_stage(tools: argparse._SubParsersAction[Parser]) -> None:
