@@ -33,10 +33,18 @@ class Problem:
     path: str = MANIFEST_NAME
     hint: str = _REBUILD
 
-    def error(self, directory: Path) -> PackageError:
+    def error(self, directory: Path) -> BrokenPackage:
         """The problem as an error of one line."""
-        message = f"{directory / self.path}: {self.message} ({self.code})"
-        return PackageError(message, hint=self.hint, code=self.code)
+        return BrokenPackage(self, directory)
+
+
+class BrokenPackage(PackageError):
+    """A package that breaks a rule; `problem` says which."""
+
+    def __init__(self, problem: Problem, directory: Path) -> None:
+        message = f"{directory / problem.path}: {problem.message} ({problem.code})"
+        super().__init__(message, hint=problem.hint, code=problem.code)
+        self.problem = problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,14 @@ def hash_problems(
         yield Problem("wrong_sha256", message, file.path, _COPY)
 
 
+def share_of(progress: Progress | None, before: int, total: int) -> Progress | None:
+    """The progress of one file as that of all of them: `before` bytes are done, of `total`."""
+    if progress is None:
+        return None
+    report = progress
+    return lambda done, _: report(before + done, total)
+
+
 def _seen(path: Path, sha256: str) -> _Seen:
     info = path.stat()
     return _Seen(sha256, info.st_size, info.st_mtime_ns, info.st_ctime_ns)

@@ -23,6 +23,9 @@ from engine.model.writer import Progress
 OWN_KEYS = "skippy."
 """Metadata that says something about a file of ours, and nothing about the model."""
 
+FRONT_KEY = OWN_KEYS + "front"
+FINGERPRINT_KEY = OWN_KEYS + "fingerprint"
+
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 
 
@@ -32,19 +35,11 @@ class PackageModel(ModelFile):
     def __init__(self, package: Package, progress: Progress | None = None) -> None:
         """Raises PackageError when the front is missing or damaged, or a slice is another one."""
         self.package = package
-        model = package.manifest.model
         front = check_header(package.path(package.manifest.front, progress))
-        super().__init__(
-            [
-                _model_header(front),
-                *self._slices(),
-            ]
-        )
-        self.name = model.name
-        expected = (model.architecture, model.layers, model.nextn_layers, model.embedding_length)
-        if (self.architecture, self.n_layers, self.n_nextn, self.n_embd) != expected:
-            message = "its metadata is that of another model"
-            raise Problem("front_mismatch", message, package.manifest.front.path).error(package.directory)
+        for problem in front_problems(package, front):
+            raise problem.error(package.directory)
+        super().__init__([_model_header(front), *self._slices()])
+        self.name = package.manifest.model.name
 
     @property
     def source(self) -> Path:
@@ -96,6 +91,15 @@ def _checked(package: Package, item: PackagedSlice) -> SliceFile:
     for problem in slice_problems(package, item):
         raise problem.error(package.directory)
     return open_slice(package.directory / item.path)
+
+
+def front_problems(package: Package, front: Header) -> Iterator[Problem]:
+    """Whether the front says of itself what the manifest says of it."""
+    path, fingerprint = package.manifest.front.path, front.metadata.get(FINGERPRINT_KEY)
+    if FRONT_KEY not in front.metadata or fingerprint is None:
+        yield Problem("not_a_front", "is not the front of a package", path)
+    elif fingerprint.decode() != package.manifest.model.fingerprint:
+        yield Problem("front_mismatch", "is the front of another model", path)
 
 
 def slice_problems(package: Package, item: PackagedSlice) -> Iterator[Problem]:
