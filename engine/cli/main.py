@@ -10,6 +10,7 @@ from pathlib import Path
 import engine
 from engine.cli.errors import run_command
 from engine.cli.options import Parser, add_setting
+from engine.cli.package_options import add_package
 from engine.config.settings import SETTINGS
 
 PROGRAM = "skippy-engine"
@@ -34,6 +35,7 @@ def _parser(program: str) -> Parser:
     tools = parser.add_subparsers(title="tools", metavar="TOOL", required=True, parser_class=Parser)
     _add_stage(tools)
     _add_verify(tools)
+    add_package(tools)
     _add_models(tools)
     _add_where(tools)
     _add_config(tools)
