@@ -56,16 +56,21 @@ class GgufContent:
     def write(self, file: BinaryIO, progress: Progress | None = None) -> str:
         """Write the file and return its SHA-256 in hex. OSErrors of `file` are the caller's."""
         sink = _Sink(file, self.n_bytes, progress)
-        sink.write(self.header())
-        for tensor in self.tensors:
-            written = 0
-            for chunk in tensor.chunks():
-                sink.write(chunk)
-                written += len(chunk)
-            if written != tensor.n_bytes:
-                raise ValueError(f"{tensor.name}: {written} bytes given instead of {tensor.n_bytes}")
-            sink.write(bytes(padded(written, DEFAULT_ALIGNMENT) - written))
+        for piece in self.pieces():
+            sink.write(piece)
         return sink.digest.hexdigest()
+
+    def pieces(self, start: int = 0) -> Iterator[memoryview]:
+        """The bytes of the file from `start` on, each piece good until the next one is asked for."""
+        header = self.header()
+        if start < len(header):
+            yield memoryview(header)[start:]
+        begin = len(header)
+        for tensor in self.tensors:
+            end = begin + padded(tensor.n_bytes, DEFAULT_ALIGNMENT)
+            if start < end:
+                yield from _without(start - begin, _padded_pieces(tensor))
+            begin = end
 
     def header(self) -> bytes:
         """What stands before the tensors' data."""
@@ -81,6 +86,23 @@ class GgufContent:
             offset += padded(tensor.n_bytes, DEFAULT_ALIGNMENT)
         header += bytes(padded(len(header), DEFAULT_ALIGNMENT) - len(header))
         return bytes(header)
+
+
+def _padded_pieces(tensor: OutputTensor) -> Iterator[memoryview]:
+    written = 0
+    for chunk in tensor.chunks():
+        yield chunk
+        written += len(chunk)
+    if written != tensor.n_bytes:
+        raise ValueError(f"{tensor.name}: {written} bytes given instead of {tensor.n_bytes}")
+    yield memoryview(bytes(padded(written, DEFAULT_ALIGNMENT) - written))
+
+
+def _without(skip: int, pieces: Iterator[memoryview]) -> Iterator[memoryview]:
+    """All but the first `skip` bytes."""
+    for piece in pieces:
+        yield piece[max(0, skip) :]
+        skip -= len(piece)
 
 
 class _Sink:
