@@ -1,20 +1,19 @@
 """How fast this machine computes the layers of a model, timed on random weights and kept.
 
-A few layers, one layer, and the last layer with the head are run in windows of several sizes. The difference
-of the first two is free of what every call costs, however many layers it runs.
+A few layers, and the last layer with the head, are run in windows of several sizes. One layer alone tells
+what every call costs, however many layers it runs.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import orjson
@@ -32,12 +31,12 @@ from engine.planning.profiles import MIB, WINDOW_ROWS, ByRows, ComputeCosts, to_
 from engine.planning.synthetic import Span, TimedModel, measuring_header, open_timed_model, random_slice
 from engine.protocol.messages import ConfigureGeneration, SamplingSettings
 
-log = logging.getLogger("skippy.planning")
+Job = Callable[[], object]
 
-_ROUNDS = 20
-_SECONDS = 1.5  # after which no further round begins, once there are a few
-_FEWEST_ROUNDS = 3
-_SHORT, _LONG = 16, 512  # cached tokens when rows are timed
+_SECONDS = 2.5  # that timing takes, or longer if a machine is so slow that ..
+_FEWEST = 3  # .. not everything has been timed so often by then
+_SHORT, _LONG = 16, 384  # cached tokens when rows are timed
+_LONG_ROWS = 8  # rows of the window that is timed after a long text
 _CHUNK = 128  # rows of a prefill chunk
 _PROFILE_VERSION = 2
 
@@ -74,36 +73,45 @@ def measure_costs(
         kept = _kept_at(directory, timed.fingerprint, threads, gpu_layers)
         costs = _read(kept)
         if costs is None:
-            costs = _measure(
-                timed,
-                ComputeOptions(
-                    context=_LONG + _CHUNK,
-                    sequences=2,
-                    threads=threads,
-                    gpu_layers=gpu_layers,
-                    batch_rows=_CHUNK,
-                ),
-                Path(scratch),
-            )
+            context = _LONG + _CHUNK
+            options = ComputeOptions(context, 2, threads, gpu_layers=gpu_layers, batch_rows=_CHUNK)
+            costs = _measure(timed, options, Path(scratch))
             _write(kept, costs)
     return costs
 
 
-@dataclass
-class _Times:
-    """Seconds by what was timed. Whatever else a machine does makes a measurement longer and never shorter,
-    so the typical value is taken from the lower third."""
+class _Stopwatch:
+    """Times jobs so that each of them has the same share of the time.
 
-    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    So all of them are spread over all of it: machines are faster and slower by turns, for seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.seconds: dict[str, list[float]] = defaultdict(list)
 
     def us(self, name: str) -> float:
-        values = sorted(self.seconds[name])
-        return values[len(values) // 3] * 1e6
+        """The typical time of a job."""
+        return median(self.seconds[name]) * 1e6
+
+    def run(self, jobs: dict[str, Job]) -> None:
+        spent = dict.fromkeys(jobs, 0.0)
+        begun = time.perf_counter()
+        while True:
+            late = time.perf_counter() - begun > _SECONDS
+            waiting = [name for name in jobs if len(self.seconds[name]) < _FEWEST] if late else list(jobs)
+            if not waiting:
+                return
+            name = min(waiting, key=spent.__getitem__)
+            start = self._clock()
+            jobs[name]()
+            took = self._clock() - start
+            self.seconds[name].append(took)
+            spent[name] += took
 
 
 def _measure(timed: TimedModel, options: ComputeOptions, scratch: Path) -> ComputeCosts:
-    clock = time.thread_time if _FINE and not options.gpu_layers else time.perf_counter
-    times = _Times()
+    watch = _Stopwatch(time.thread_time if _FINE and not options.gpu_layers else time.perf_counter)
     with ExitStack() as opened:
 
         def open_stage(span: Span, name: str) -> Stage:
@@ -111,46 +119,39 @@ def _measure(timed: TimedModel, options: ComputeOptions, scratch: Path) -> Compu
             opened.callback(stage.close)
             return stage
 
-        jobs = _middle_jobs(open_stage(timed.one, "one"), "one", long=True)
-        jobs |= _middle_jobs(open_stage(timed.few, "few"), "few", long=False)
-        jobs |= _tail_jobs(open_stage(timed.last, "last"), times)
-        begun = time.perf_counter()
-        for number in range(_ROUNDS):  # by turns, so that a disturbance hits all of them
-            if number >= _FEWEST_ROUNDS and time.perf_counter() - begun > _SECONDS:
-                break
-            for name, job in jobs.items():
-                start = clock()
-                job()
-                times.seconds[name].append(clock() - start)
-    return _costs_of(timed, times)
-
-
-Job = Callable[[], object]
+        jobs = _layer_jobs(open_stage(timed.few, "few"))
+        jobs |= {"one 1": _single_row(open_stage(timed.one, "one"))}
+        jobs |= _tail_jobs(open_stage(timed.last, "last"))
+        watch.run(jobs)
+    return _costs_of(timed, watch)
 
 
 def _rows(stage: Stage, rows: int) -> Hidden:
     return np.random.default_rng(rows).standard_normal((rows, stage.n_embd), dtype=np.float32)
 
 
-def _middle_jobs(stage: Stage, name: str, *, long: bool) -> dict[str, Job]:
-    """Windows after a short text, a prefill chunk, and a single row after a long text."""
+def _layer_jobs(stage: Stage) -> dict[str, Job]:
+    """Windows and a prefill chunk after a short text, one row and a window after a long one."""
     chunk = _rows(stage, _CHUNK)
     stage.forward(0, 0, hidden=chunk[:_SHORT])
-    jobs: dict[str, Job] = {}
-    for rows in (*WINDOW_ROWS, _CHUNK):
-        jobs[f"{name} {rows}"] = _job(stage, 0, _SHORT, chunk[:rows])
-    if long:
-        for start in range(0, _LONG, _CHUNK):
-            stage.forward(1, start, hidden=chunk)
-        jobs[f"{name} long"] = _job(stage, 1, _LONG, chunk[:1])
+    for start in range(0, _LONG, _CHUNK):
+        stage.forward(1, start, hidden=chunk)
+    jobs = {f"few {rows}": _job(stage, 0, _SHORT, chunk[:rows]) for rows in (*WINDOW_ROWS, _CHUNK)}
+    jobs |= {f"late {rows}": _job(stage, 1, _LONG, chunk[:rows]) for rows in (1, _LONG_ROWS)}
     return jobs
+
+
+def _single_row(stage: Stage) -> Job:
+    rows = _rows(stage, _SHORT + 1)
+    stage.forward(0, 0, hidden=rows[:_SHORT])
+    return _job(stage, 0, _SHORT, rows[_SHORT:])
 
 
 def _job(stage: Stage, sequence: int, start: int, hidden: Hidden) -> Job:
     return lambda: stage.forward(sequence, start, hidden=hidden)
 
 
-def _tail_jobs(stage: Stage, times: _Times) -> dict[str, Job]:
+def _tail_jobs(stage: Stage) -> dict[str, Job]:
     """Windows on the last stage, with the choice of a token for every row; and one draft."""
     tail = Tail(stage)
     greedy = ConfigureGeneration(0, SamplingSettings(), prompt_length=_SHORT, strategy="auto")
@@ -161,50 +162,49 @@ def _tail_jobs(stage: Stage, times: _Times) -> dict[str, Job]:
     def verify(rows: int) -> Job:
         return lambda: tail.verify(0, _SHORT, [0] * rows, hidden[:rows], 0)
 
-    def draft() -> None:
-        drafted = tail.verify(0, _SHORT, [0], hidden[:1], 1)[1]
-        if drafted is not None:
-            times.seconds["draft"].append(drafted.head_us / 1e6)
-
     jobs: dict[str, Job] = {f"last {rows}": verify(rows) for rows in WINDOW_ROWS}
     if stage.slice.native_mtp:
-        jobs["last and draft"] = draft
+        jobs["last 1 and draft"] = lambda: tail.verify(0, _SHORT, [0], hidden[:1], 1)
     return jobs
 
 
-def _costs_of(timed: TimedModel, times: _Times) -> ComputeCosts:
+def _costs_of(timed: TimedModel, watch: _Stopwatch) -> ComputeCosts:
     _, read = layer_bytes(timed.model)
 
     def mib(span: Span) -> float:
         return sum(read[block] for block in timed.blocks(span)) / MIB
 
-    more = mib(timed.few) - mib(timed.one)
-
-    def per_mib(rows: int) -> float:
-        return (times.us(f"few {rows}") - times.us(f"one {rows}")) / more
-
-    layer_us = tuple(per_mib(rows) for rows in WINDOW_ROWS)
-    if min(layer_us) <= 0:
+    one_us, few_us = watch.us("one 1"), watch.us("few 1")
+    per_mib = (few_us - one_us) / (mib(timed.few) - mib(timed.one))
+    if per_mib <= 0:
         raise UsageError("the machine is too busy to time a layer")
-    call_us = max(0.0, times.us("one 1") - layer_us[0] * mib(timed.one))
-    head_us = tuple(
-        max(0.0, times.us(f"last {rows}") - call_us - us * mib(timed.last))
+    call_us = max(0.0, one_us - per_mib * mib(timed.one))
+    layer_us = [(watch.us(f"few {rows}") - call_us) / mib(timed.few) for rows in WINDOW_ROWS]
+    head_us = [
+        max(0.0, watch.us(f"last {rows}") - call_us - us * mib(timed.last))
         for rows, us in zip(WINDOW_ROWS, layer_us, strict=True)
-    )
+    ]
     layers = describe_model(timed.model).layers
-    cached = sum(layers[block].kv_bytes for block in timed.blocks(timed.one)) * (_LONG - _SHORT) / MIB
+    kv_bytes = sum(layers[block].kv_bytes for block in timed.blocks(timed.few)) * (_LONG - _SHORT)
+
+    def per_cached_mib(rows: int) -> float:
+        longer = watch.us(f"late {rows}") - watch.us(f"few {rows}")
+        return max(0.0, longer) / rows / (kv_bytes / MIB) if kv_bytes else 0.0
+
+    drafts = "last 1 and draft"
     return ComputeCosts(
         layer_us=_by_rows(layer_us),
         head_us=_by_rows(head_us),
         call_us=call_us,
-        prefill_us=max(0.0, per_mib(_CHUNK) / _CHUNK),
-        cached_us=max(0.0, times.us("one long") - times.us("one 1")) / cached if cached else 0.0,
-        draft_us=times.us("draft") if times.seconds["draft"] else 0.0,
+        prefill_us=(watch.us(f"few {_CHUNK}") - call_us) / mib(timed.few) / _CHUNK,
+        cached_us=per_cached_mib(1),
+        cached_window_us=per_cached_mib(_LONG_ROWS),
+        draft_us=max(0.0, watch.us(drafts) - watch.us("last 1")) if drafts in watch.seconds else 0.0,
         fingerprint=timed.fingerprint,
     )
 
 
-def _by_rows(values: tuple[float, ...]) -> ByRows:
+def _by_rows(values: list[float]) -> ByRows:
     one, two, four, eight, sixteen = values
     return one, two, four, eight, sixteen
 

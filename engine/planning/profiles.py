@@ -35,13 +35,15 @@ class ComputeCosts:
     head_us: ByRows  # final norm and head
     call_us: float  # of a call, however many layers and rows
     prefill_us: float  # per MiB and row, in a prefill chunk
-    cached_us: float = 0.0  # per row and MiB of keys and values that it attends to
+    cached_us: float = 0.0  # of a single row, per MiB of keys and values that it attends to
+    cached_window_us: float = 0.0  # the same for each row of a larger window
     draft_us: float = 0.0  # one draft of the native MTP head; 0 where there is none
     fingerprint: str = ""  # of the model that was timed; "" for any
 
     def __post_init__(self) -> None:
-        times = (*self.layer_us, *self.head_us, self.call_us, self.prefill_us, self.cached_us, self.draft_us)
-        if not all(math.isfinite(us) and us >= 0 for us in times):
+        cached = (self.cached_us, self.cached_window_us)
+        times = (*self.layer_us, *self.head_us, self.call_us, self.prefill_us, *cached, self.draft_us)
+        if not all(0 <= us < math.inf for us in times):
             raise ConfigError("the times of a node must be finite and not below 0")
 
 
