@@ -11,6 +11,7 @@ import engine
 from engine.cli.errors import run_command
 from engine.cli.options import Parser, add_setting
 from engine.cli.package_options import add_package
+from engine.cli.train_head import add_train_head
 from engine.config.settings import SETTINGS
 
 PROGRAM = "skippy-engine"
@@ -35,8 +36,10 @@ def _parser(program: str) -> Parser:
     tools = parser.add_subparsers(title="tools", metavar="TOOL", required=True, parser_class=Parser)
     _add_stage(tools)
     _add_verify(tools)
+    _add_bench(tools)
     add_package(tools)
     _add_models(tools)
+    add_train_head(tools)
     _add_where(tools)
     _add_config(tools)
     return parser
@@ -114,6 +117,20 @@ def _verify(arguments: argparse.Namespace) -> int:
     from engine.cli.verify import run_verify
 
     return run_verify(arguments.model, arguments.splits, arguments.wire, as_json=arguments.json)
+
+
+def _add_bench(tools: argparse._SubParsersAction[Parser]) -> None:
+    from engine.cli.bench_options import add_bench_options
+
+    parser = tools.add_parser("bench", help="measure strategies beside plain decoding and llama.cpp alone")
+    add_bench_options(parser)
+    parser.set_defaults(tool=_bench)
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from engine.cli.bench import run_bench
+
+    return run_bench(arguments)
 
 
 def _add_models(tools: argparse._SubParsersAction[Parser]) -> None:

@@ -1,0 +1,139 @@
+"""A run's result as one JSON object and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from engine.bench.differences import Difference
+from engine.bench.goals import verdicts
+from engine.bench.session import PREFILL
+from engine.bench.summary import Cell, Spread, Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Everything there is to tell about a run."""
+
+    head: dict[str, Any]  # settings and machine
+    date: str
+    summary: Summary
+    differences: tuple[Difference, ...]
+    compared: int  # answers whose tokens were compared
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON result of `skippy-engine bench`."""
+        return {
+            "date": self.date,
+            "settings": self.head,
+            "arms": [asdict(arm) | {"name": arm.name, "kind": arm.kind.value} for arm in self.summary.arms],
+            "cells": [asdict(cell) for cell in self.summary.cells.values()],
+            "compared": self.compared,
+            "differences": [asdict(difference) for difference in self.differences],
+            "goals": [asdict(verdict) for verdict in verdicts(self.summary)],
+        }
+
+    def to_markdown(self) -> str:
+        """Tables for people."""
+        summary = self.summary
+        tables = [_group_table(summary, group) for group in summary.groups]
+        parts = [_heading(self), *tables, _namespaces(summary), _differences(self), _goals(summary)]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; every column but the first is right-aligned."""
+    rule = ["---", *("---:" for _ in heads[1:])]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (heads, rule, *rows))
+
+
+def _heading(result: Result) -> str:
+    head = result.head
+    return (
+        f"Measured {result.date} on {head['processor']}, {head['cores']} cores, {head['system']}; "
+        f"skippy {head['skippy']}, llama-cpp-python {head['llama-cpp-python']}, Python {head['python']}. "
+        f"Model {head['model']}, {head['stages']} stages, {head['compute.threads']} thread(s) a process, "
+        f"suite {head['suite']}, answers of up to {head['max_tokens']} tokens, temperature "
+        f"{head['temperature']:g}, {head['repeat']} rounds after a warm-up. Each figure is the median over "
+        "rounds, with the smallest and the largest."
+    )
+
+
+_COLUMNS: tuple[tuple[str, Callable[[Cell], str]], ...] = (
+    ("tok/s", lambda cell: _spread(cell.tokens_per_second, 1)),
+    ("x llama.cpp", lambda cell: _spread(cell.against_whole, 2)),
+    ("x plain split", lambda cell: _spread(cell.against_plain, 2)),
+    ("ms a token", lambda cell: _number(cell.token_ms.median if cell.token_ms else None, 2)),
+    ("compute ms a window", lambda cell: _number(cell.compute_ms or None, 2)),
+    ("the rest, ms", lambda cell: _spread(cell.overhead_ms, 2)),
+    ("drafts right", lambda cell: "" if cell.acceptance is None else f"{cell.acceptance:.0%}"),
+    ("tokens a window", lambda cell: _number(cell.tokens_per_window, 2)),
+    ("mean width", lambda cell: _number(cell.mean_width, 1)),
+    ("in flight", lambda cell: str(cell.in_flight_max) if cell.in_flight_max > 1 else ""),
+    ("occupancy", lambda cell: _number(cell.occupancy, 2)),
+)
+
+
+def _group_table(summary: Summary, group: str) -> str:
+    cells = [cell for arm in summary.arms if (cell := summary.cell(group, arm)) is not None]
+    if group == PREFILL:
+        heads = ["arm", "first token, ms", "x llama.cpp"]
+        rows = [
+            [cell.arm, _spread(cell.first_token_ms, 0), _spread(cell.first_token_gain, 2)] for cell in cells
+        ]
+    else:
+        heads = ["arm", *(name for name, _ in _COLUMNS)]
+        rows = [[cell.arm, *(show(cell) for _, show in _COLUMNS)] for cell in cells]
+    return f"### {group[0].upper()}{group[1:]}\n\n{table(heads, rows)}"
+
+
+def _namespaces(summary: Summary) -> str:
+    """Real delay between network namespaces beside emulated delay."""
+    rows = []
+    for arm in summary.arms:
+        for group in summary.groups:
+            cell = summary.cell(group, arm)
+            if arm.namespaces and cell is not None and cell.against_plain is not None:
+                rows.append([arm.name, group, _spread(cell.against_plain, 3)])
+    if not rows:
+        return ""
+    return "### Network namespaces against emulated delay\n\n" + table(
+        ["arm", "text", "speed over that with emulated delay"], rows
+    )
+
+
+def _differences(result: Result) -> str:
+    if not result.differences:
+        return f"### Tokens\n\nAll {result.compared} answers that were compared have plain decoding's tokens."
+    rows = [
+        [one.arm, one.reference, one.workload, f"{one.position} (turn {one.turn + 1})", f"{one.gap:.3g}"]
+        for one in result.differences
+    ]
+    heads = ["arm", "differs from", "workload", "at token", "gap of the two likeliest logits"]
+    compared = f"{result.compared} answers were compared with plain decoding's; the first difference of each:"
+    return f"### Tokens\n\n{compared}\n\n{table(heads, rows)}"
+
+
+def _goals(summary: Summary) -> str:
+    rows = [
+        [
+            one.goal,
+            one.target,
+            f"{one.figure:.3g} ({one.low:.3g} - {one.high:.3g})",
+            "yes" if one.met else "no",
+        ]
+        for one in verdicts(summary)
+    ]
+    return f"### Goals\n\n{table(['goal', 'target', 'measured', 'met'], rows)}" if rows else ""
+
+
+def _spread(value: Spread | None, digits: int) -> str:
+    if value is None:
+        return ""
+    median, low, high = (f"{number:.{digits}f}" for number in (value.median, value.low, value.high))
+    return f"{median} ({low} - {high})" if low != high else median
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"

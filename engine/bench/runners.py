@@ -1,0 +1,163 @@
+"""How each kind of arm answers: llama.cpp's loop in this process, or an engine in its own."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Protocol
+
+from engine.bench.arms import Arm, BenchSettings, Kind
+from engine.bench.measurement import Turn
+from engine.bench.whole_mtp import MtpLoop, MtpRun
+from engine.client.client import EngineClient, LocalEngine
+from engine.client.requests import GenerateRequest
+from engine.compute.whole_loop import PlainLoop, PlainRun
+from engine.config.plan import RunPlan
+from engine.coordinator.prompt import PromptBuilder
+from engine.errors import reported_error
+from engine.events import EngineState, Event, RequestFinished, WindowDone
+from engine.model.file import ModelFile
+from engine.model.paths import log_dir
+
+WholeLoop = PlainLoop | MtpLoop
+
+
+class Runner(Protocol):
+    """Answers one request of an arm; returns the turn and its text."""
+
+    async def answer(self, arm: Arm, request: GenerateRequest) -> tuple[Turn, str]:
+        """Raises SkippyError if there is no answer."""
+
+
+class WholeRunner:
+    """llama.cpp in this process, on a thread of its own; nothing else runs here meanwhile."""
+
+    def __init__(self, loop: WholeLoop, prompts: PromptBuilder) -> None:
+        self._loop = loop
+        self._prompts = prompts
+
+    async def answer(self, arm: Arm, request: GenerateRequest) -> tuple[Turn, str]:
+        prompt = self._prompts.tokens(request)
+        is_end = self._prompts.is_end
+        loop = self._loop
+
+        def generate() -> PlainRun | MtpRun:
+            return loop.generate(prompt, request.max_tokens, is_end)
+
+        run = await asyncio.to_thread(generate)
+        tokens = run.tokens[:-1] if is_end(run.tokens[-1]) else run.tokens
+        text = b"".join(map(self._prompts.piece, tokens)).decode("utf-8", "replace")
+        turn = Turn(
+            tokens=tokens,
+            decoded=len(run.tokens) - 1,
+            decode_ms=run.predicted_ms,
+            first_token_ms=run.prompt_ms,
+            prompt_tokens=len(prompt),
+            speculative=_counters(run),
+        )
+        return turn, text
+
+
+class EngineRunner:
+    """An engine, to which a front end is attached as always."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+
+    async def answer(self, arm: Arm, request: GenerateRequest) -> tuple[Turn, str]:
+        computed: list[float] = []
+        finished: RequestFinished | None = None
+        async for event in self._client.generate(request):
+            if isinstance(event, WindowDone):
+                computed.append(sum(stage[2] for stage in event.stages) / 1000)
+            elif isinstance(event, RequestFinished) and event.request == request.request:
+                finished = event
+        assert finished is not None  # or `generate` would have raised
+        result = finished.result
+        if error := result.get("error"):
+            raise reported_error(error["message"], hint=error["hint"], code=error["code"])
+        timings = result["timings"]
+        ended = result["finish_reason"] == "stop"  # by an end token, which is timed but not counted
+        turn = Turn(
+            tokens=tuple(result["token_ids"]),
+            decoded=max(0, timings["predicted_n"] - 1 + ended),
+            decode_ms=timings["predicted_ms"],
+            first_token_ms=timings["ttft_ms"],
+            prompt_tokens=timings["prompt_n"],
+            compute_ms=statistics.mean(computed[1:]) if len(computed) > 1 else 0.0,
+            speculative=_kept(result["speculative"]),
+        )
+        return turn, result["text"]
+
+
+async def open_runners(
+    settings: BenchSettings,
+    arms: Sequence[Arm],
+    model: ModelFile,
+    prompts: PromptBuilder,
+    stack: AsyncExitStack,
+) -> dict[Arm, Runner]:
+    """A runner for each arm; strategies over the same stages share an engine. All are closed by `stack`."""
+    runners: dict[Arm, Runner] = {}
+    engines: dict[tuple[Any, ...], EngineRunner] = {}
+    for arm in arms:
+        match arm.kind:
+            case Kind.WHOLE:
+                runners[arm] = WholeRunner(await _loaded(PlainLoop, settings, arm, model, stack), prompts)
+            case Kind.WHOLE_MTP:
+                runners[arm] = WholeRunner(await _loaded(MtpLoop, settings, arm, model, stack), prompts)
+            case Kind.ENGINE:
+                place = arm.stages, arm.rtt_ms, arm.namespaces
+                if place not in engines:
+                    engines[place] = await open_engine(settings.engine_plan(arm), stack)
+                runners[arm] = engines[place]
+    return runners
+
+
+async def open_engine(plan: RunPlan, stack: AsyncExitStack, command: Sequence[str] = ()) -> EngineRunner:
+    """Start an engine and wait until it has loaded. Raises SkippyError."""
+    target = LocalEngine(plan, log_dir() / "bench-engine.log")
+    if command:
+        target = LocalEngine(plan, target.log_path, command)
+    client = await stack.enter_async_context(EngineClient(target))
+    async for event in client.events():
+        if _is_ready(event):
+            break
+    return EngineRunner(client)
+
+
+def _is_ready(event: Event) -> bool:
+    if isinstance(event, EngineState) and event.state == "failed":
+        raise reported_error(event.detail, code=event.code)
+    return isinstance(event, EngineState) and event.state == "ready"
+
+
+async def _loaded(
+    loop: type[PlainLoop] | type[MtpLoop],
+    settings: BenchSettings,
+    arm: Arm,
+    model: ModelFile,
+    stack: AsyncExitStack,
+) -> WholeLoop:
+    compute = settings.plan.compute
+
+    def load() -> WholeLoop:
+        return loop(model.path, context=compute.context, threads=arm.threads, exact=compute.exact)
+
+    opened = await asyncio.to_thread(load)
+    stack.callback(opened.close)
+    return opened
+
+
+def _counters(run: PlainRun | MtpRun) -> dict[str, Any]:
+    if isinstance(run, PlainRun):
+        return {}
+    return {"proposed": run.proposed, "accepted": run.accepted, "windows": run.proposed}
+
+
+def _kept(counters: dict[str, Any]) -> dict[str, Any]:
+    """Of the counters of the JSON result, those that a report needs."""
+    names = ("windows", "proposed", "accepted", "by_source", "width", "pipeline")
+    return {name: counters[name] for name in names}
