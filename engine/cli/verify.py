@@ -13,15 +13,15 @@ import orjson
 from engine.compute.verify import Verification, VerifyReport, verify_split
 from engine.config.settings import SETTINGS, Setting
 from engine.errors import EXIT_FAILED, EXIT_OK, CutRefused, UsageError
-from engine.model.demo import resolve_model
 from engine.model.file import ModelFile
+from engine.model.packages.source import open_model
 from engine.model.paths import cache_dir
 from engine.protocol.messages import WireType
 
 
 def run_verify(model_name: str, splits: str | None, wire: str | None, *, as_json: bool) -> int:
     """Print what was found; 1 on any difference with the f32 wire. Without `splits`: every cut in two."""
-    model = ModelFile.open(resolve_model(model_name))
+    model = open_model(model_name)
     wire_type = WireType(_parsed("--wire", SETTINGS["wire"], wire) if wire is not None else WireType.F32)
     if splits is None:
         reports, refused = _every_cut(model, wire_type)

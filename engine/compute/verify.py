@@ -21,7 +21,8 @@ from engine.compute.options import ComputeOptions
 from engine.compute.stage import Stage
 from engine.errors import UsageError
 from engine.model.file import ModelFile
-from engine.model.slices import SliceFile, ensure_slice, whole_model
+from engine.model.packages.source import cut_of
+from engine.model.slices import SliceFile
 from engine.model.tokenizer import Tokenizer
 from engine.protocol.activations import round_trip
 from engine.protocol.messages import WireType
@@ -102,11 +103,11 @@ class Verification:
         edges = (0, *splits, model.n_layers)
         if len(edges) < 3 or list(edges) != sorted(set(edges)):
             raise UsageError(f"splits {list(splits)} must rise between 1 and {model.n_layers - 1}")
-        parts = [ensure_slice(model, first, end, cache_dir=cache_dir) for first, end in pairwise(edges)]
+        parts = [cut_of(model, first, end, cache_dir=cache_dir) for first, end in pairwise(edges)]
         report = progress or (lambda done, total: None)
         report(0, len(parts) + 1)
         if self._whole is None:
-            self._whole = self._run(whole_model(model), [])
+            self._whole = self._run(cut_of(model, 0, model.n_layers, cache_dir=cache_dir), [])
         spoken = self._whole
         heard: list[Activations] = []
         for done, part in enumerate(parts, start=1):
