@@ -73,9 +73,7 @@ def _package(name: str, package: Package) -> dict[str, Any]:
     here = [item.layers for item in package.manifest.slices if package.has(item)]
     available = package.has(package.manifest.front)
     return {
-        **_entry(
-            name, package.directory, problem="" if available else "the front of the package is not here"
-        ),
+        **_entry(name, package.directory, problem="" if available else "its front is not here"),
         "available": available,
         "architecture": model.architecture,
         "layers": model.layers,
@@ -95,6 +93,8 @@ def _entry(
         "architecture": model.architecture if model is not None else None,
         "layers": model.n_layers if model is not None else None,
         "nextn": model.n_nextn > 0 if model is not None else None,
+        "slices": None,
+        "slices_here": None,
         "problem": problem,
         "how": how,
     }
@@ -110,7 +110,7 @@ def _line(model: dict[str, Any]) -> str:
 
 
 def _slices(model: dict[str, Any]) -> str:
-    if "slices" not in model:
+    if model["slices"] is None:
         return ""
     shown = ", ".join(
         f"{first}:{end}" + ("" if (first, end) in model["slices_here"] else " (not here)")
