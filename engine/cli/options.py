@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from engine.config.kinds import Address, Items, Switch
+from engine.config.kinds import Address, Items, Switch, Text, Url
 from engine.config.layers import read_topology_file
+from engine.config.nodes import NodeSettings
 from engine.config.settings import TABLES, Setting, nearest, settings_of
+from engine.config.tables import absolute
 from engine.errors import UsageError
 
 
@@ -89,10 +91,36 @@ def flags_with_stages(arguments: argparse.Namespace, *, token_needs: str, token_
             )
         flags["remote"] = read_topology_file(Path(arguments.topology).expanduser())
     if arguments.token_file is not None:
-        if not flags["remote"]:
+        if flags["remote"]:
+            flags["remote"] = tuple(_with_token_file(item, arguments.token_file) for item in flags["remote"])
+        elif not arguments.node:
             raise UsageError(f"--token-file needs {token_needs}", hint=token_hint)
-        flags["remote"] = tuple(_with_token_file(item, arguments.token_file) for item in flags["remote"])
     return flags
+
+
+def add_node_option(group: argparse._ActionsContainer) -> None:
+    """`--node`, for front ends."""
+    group.add_argument(
+        "--node",
+        metavar=Url().metavar,
+        action="append",
+        default=[],
+        help="a machine that waits for layers; give one for each. All of them are asked, timed and probed "
+        "before they are assigned their layers",
+    )
+
+
+def nodes_of(arguments: argparse.Namespace) -> tuple[NodeSettings, ...]:
+    """The machines that `--node` names; their name is their address. Raises UsageError."""
+    try:
+        urls = [Url().check(url) for url in arguments.node]
+    except ValueError as error:
+        raise UsageError(f"--node {error}") from error
+    twice = next((url for url in urls if urls.count(url) > 1), None)
+    if twice is not None:
+        raise UsageError(f"--node {twice} is given twice")
+    file = absolute(Text(is_file=True), arguments.token_file or "", Path.cwd())
+    return tuple(NodeSettings(name=url.partition("://")[2], url=url, token_file=file) for url in urls)
 
 
 def _with_token_file(stage: str | Mapping[str, Any], token_file: str) -> dict[str, Any]:

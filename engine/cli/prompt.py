@@ -9,7 +9,14 @@ from collections.abc import Sequence
 
 import engine
 from engine.cli.errors import run_command
-from engine.cli.options import Parser, add_settings, config_file_of, flags_with_stages
+from engine.cli.options import (
+    Parser,
+    add_node_option,
+    add_settings,
+    config_file_of,
+    flags_with_stages,
+    nodes_of,
+)
 from engine.config.resolve import plan_to_toml, resolve_plan
 from engine.errors import UsageError
 
@@ -25,9 +32,10 @@ def _run(argv: Sequence[str] | None, engine_command: Sequence[str] | None) -> in
     arguments = _parser().parse_args(argv)
     plan = resolve_plan(
         flags_with_stages(
-            arguments, token_needs="--stage or --topology", token_hint="local stages need no token"
+            arguments, token_needs="--stage, --node or --topology", token_hint="local stages need no token"
         ),
         config_file_of(arguments.config),
+        nodes_of(arguments),
     )
     if arguments.print_config:
         print(plan_to_toml(plan), end="")
@@ -77,7 +85,10 @@ def _parser() -> argparse.ArgumentParser:
     config.add_argument("--config", metavar="FILE", help="another skippy.toml")
     config.add_argument("--print-config", action="store_true", help="show the resolved plan as TOML and stop")
     config.add_argument("--topology", metavar="FILE", help="TOML file with [[stages]], instead of --stage")
-    config.add_argument("--token-file", metavar="FILE", help="file with the token of the stages of --stage")
+    add_node_option(config)
+    config.add_argument(
+        "--token-file", metavar="FILE", help="file with the token of the stages of --stage, or of --node"
+    )
     add_settings(parser)
     return parser
 

@@ -62,11 +62,13 @@ class StageAddress:
 
 @dataclass(frozen=True, slots=True)
 class TopologyPlan:
-    """Where the layers run: `stages` local processes (the engine itself is the first) or given addresses."""
+    """Where the layers run: `stages` local processes (the engine itself is the first), given addresses, or
+    machines that wait for layers."""
 
     stages: int = 2
     split: tuple[int, ...] = ()  # first layers of stages 1..; empty: balanced by measured cost
     remote: tuple[StageAddress, ...] = ()  # in order; empty: all stages are local
+    use_nodes: bool = False  # the layers go to the machines of `RunPlan.nodes`
     tls_ca: str = ""  # PEM file of the certificates to trust for wss://; empty: the system's
     wire: WireType = WireType.F32
     emulation: LinkEmulation = field(default_factory=LinkEmulation)

@@ -6,7 +6,7 @@ Precedence, setting by setting: flag > `[models.NAME]` > `[defaults]` > package 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
@@ -32,7 +32,7 @@ from engine.errors import ConfigError, UsageError
 Place = TypeVar("Place", StageAddress, NodeSettings)
 
 # Settings that say where the layers run: whoever says one of them says it all.
-_PLACES = ("stages", "split", "remote")
+_PLACES = ("stages", "split", "remote", "use_nodes")
 
 TOKEN_VARIABLE = "SKIPPY_TOKEN"
 """Environment variable with the token of stages that no file was named for, on both sides."""
@@ -41,15 +41,17 @@ TOKEN_VARIABLE = "SKIPPY_TOKEN"
 LIVE_TABLES = ("generation", "speculative")
 
 
-def resolve_plan(flags: Mapping[str, Any], config_file: Path | None) -> RunPlan:
-    """The plan of a run.
+def resolve_plan(
+    flags: Mapping[str, Any], config_file: Path | None, nodes: Sequence[NodeSettings] = ()
+) -> RunPlan:
+    """The plan of a run. Whoever names `nodes` in the call wants them used, instead of those of the file.
 
     `flags` holds values by setting name: texts as given on a command line (a list of them for a repeated
     flag) or typed values; None means that the flag was not given. Raises UsageError or ConfigError, and
     PackageError when the model is a package whose manifest breaks a rule.
     """
     file = None if config_file is None else read_config_file(config_file)
-    said = _merge(_layers(layer_of_flags(flags), file))
+    said = _merge(_layers(_with_nodes(layer_of_flags(flags), nodes), file))
     merged = _above_package(said)
     plain = asdict(RunPlan())
     for name, value in merged.values.items():
@@ -62,14 +64,14 @@ def resolve_plan(flags: Mapping[str, Any], config_file: Path | None) -> RunPlan:
 
     check_speculation(speculation, where)
     topology = _topology(from_plain(TopologyPlan, plain["topology"], "topology"), said)
-    nodes = with_tokens(file.nodes) if file is not None else ()
+    configured = file.nodes if file is not None else ()
     return RunPlan(
         model=plain["model"],
         topology=topology,
         compute=from_plain(ComputePlan, plain["compute"], "compute"),
         speculation=speculation,
         generation=from_plain(GenerationDefaults, plain["generation"], "generation"),
-        nodes=nodes,
+        nodes=with_tokens(nodes or configured),
     )
 
 
@@ -100,12 +102,27 @@ def plan_to_toml(plan: RunPlan) -> str:
     defaults: dict[str, Any] = {}
     for setting in SETTINGS.values():
         value = value_of(plan, setting)
-        if setting.name in _PLACES and bool(plan.topology.remote) != (setting.name == "remote"):
-            continue  # stages are either local or given by address
+        if setting.name in _PLACES and setting.name not in _places_of(plan.topology):
+            continue
         table = defaults.setdefault(setting.table, {}) if setting.table else defaults
         table[setting.name] = _toml_value(value)
     nodes = {"nodes": [_node_table(node) for node in plan.nodes]} if plan.nodes else {}
     return tomli_w.dumps({"defaults": defaults, **nodes})
+
+
+def _places_of(topology: TopologyPlan) -> tuple[str, ...]:
+    """The settings that say where the layers of this plan run."""
+    if topology.remote:
+        return ("remote",)
+    if topology.use_nodes:
+        return ("use_nodes", "split") if topology.split else ("use_nodes",)
+    return ("stages", "split")
+
+
+def _with_nodes(flags: Layer, nodes: Sequence[NodeSettings]) -> Layer:
+    if not nodes:
+        return flags
+    return Layer({"use_nodes": True, **flags.values}, {"use_nodes": "--node", **flags.where})
 
 
 def _layers(flags: Layer, file: ConfigFile | None) -> list[Layer]:
@@ -160,7 +177,12 @@ def _put(plain: dict[str, Any], path: list[str], value: Any) -> None:
 def _topology(plan: TopologyPlan, said: Layer) -> TopologyPlan:
     """Settle the number of stages, and read the token files of remote ones."""
     values = asdict(plan)
-    if plan.remote:
+    if plan.use_nodes:
+        for name in ("stages", "remote"):
+            if name in said.values:
+                both = f"{said.where[name]} and {said.where['use_nodes']}"
+                raise ConfigError(f"{both} exclude each other: both say where the layers run")
+    elif plan.remote:
         for name in ("stages", "split"):
             if name in said.values:
                 other = f"{said.where['remote']} names running stages, which know their layers"

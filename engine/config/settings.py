@@ -122,6 +122,12 @@ _TOPOLOGY = (
     ),
     _setting(
         "topology",
+        "use_nodes",
+        Switch(),
+        "instead of local stages: ask, time and probe the machines of [[nodes]], and have them serve layers",
+    ),
+    _setting(
+        "topology",
         "tls_ca",
         Text("FILE", is_file=True),
         "certificates to trust for stages at wss://, instead of the system's",

@@ -302,7 +302,8 @@ def test_another_strategy_brings_bounds_that_fit_it() -> None:
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=lambda s: s.name)
 def test_the_flag_of_a_setting_reaches_its_field(setting: Any) -> None:
     samples: dict[str, Any] = {"model": "x", "remote": ["ws://h:1"], "split": "3,5", "wire": "q8"}
-    samples |= {"strategy": "mtp", "window_policy": "fixed", "exact": True, "raw": True, "context": "99"}
+    samples |= {"strategy": "mtp", "window_policy": "fixed", "context": "99"}
+    samples |= {"exact": True, "raw": True, "use_nodes": True}
     samples |= {"stop": ["a"], "logit_bias": ["1=2"], "top_p": "0.3", "min_p": "0.3"}
     given_value = samples.get(setting.name, "7")
     plan = resolve_plan({setting.name: given_value}, None)
