@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import engine
 from engine.cli.errors import run_command
-from engine.cli.options import Parser, add_settings, config_file_of, flags_of, flags_with_stages
+from engine.cli.options import (
+    Parser,
+    add_node_option,
+    add_settings,
+    config_file_of,
+    flags_of,
+    flags_with_stages,
+    nodes_of,
+)
 from engine.config.layers import read_config_file
 from engine.config.plan import RunPlan
 from engine.config.resolve import plan_to_toml, read_token, resolve_plan
@@ -35,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
 def _run(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
     config = config_file_of(arguments.config)
-    plan, ui = resolve_plan(_flags(arguments), config), _ui(arguments, config)
+    plan, ui = resolve_plan(_flags(arguments), config, nodes_of(arguments)), _ui(arguments, config)
     if arguments.print_config:
         import tomli_w
 
@@ -120,8 +128,9 @@ def _parser() -> argparse.ArgumentParser:
     config.add_argument("--config", metavar="FILE", help="another skippy.toml")
     config.add_argument("--print-config", action="store_true", help="show the resolved plan as TOML and stop")
     config.add_argument("--topology", metavar="FILE", help="TOML file with [[stages]], instead of --stage")
+    add_node_option(config)
     config.add_argument(
-        "--token-file", metavar="FILE", help="file with the token of the stages, or of the engine of --attach"
+        "--token-file", metavar="FILE", help="file with the token of stages, nodes, or the engine of --attach"
     )
     add_settings(parser)
     return parser
@@ -132,5 +141,5 @@ def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.attach:
         return flags_of(arguments)
     return flags_with_stages(
-        arguments, token_needs="--stage, --topology or --attach", token_hint="local stages need none"
+        arguments, token_needs="--stage, --node, --topology or --attach", token_hint="local stages need none"
     )
