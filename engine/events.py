@@ -99,6 +99,26 @@ class StageState(Event):
 
 @event
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState(Event):
+    """A step with a machine that waits for layers.
+
+    `state`: dialling | described | measuring | probing | receiving | checking | cutting | loading | ready |
+    left-out; `done` of `total` bytes of it are done. `bytes_sent`: of slices, to this node, by this engine.
+    """
+
+    kind: ClassVar[str] = "node"
+    name: str
+    url: str
+    state: str
+    layers: tuple[int, int] | tuple[()] = ()
+    done: int = 0
+    total: int = 0
+    bytes_sent: int = 0
+    detail: str = ""
+
+
+@event
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStarted(Event):
     """A request was admitted; `reused` prompt tokens were already in the caches.
 

@@ -60,7 +60,7 @@ class Engine:
         self._set_state("loading", "reading the model")
         building = self._progress("building the default model")
         model = self._model = await asyncio.to_thread(open_model, self.plan.model, building)
-        self._stages = Stages(self.plan, model, self.emit)
+        self._stages = Stages(self.plan, model, self.emit, self._tell)
         self._set_state("loading", "starting the stages")
         prompts = asyncio.create_task(asyncio.to_thread(PromptBuilder, model))
         try:
@@ -129,6 +129,10 @@ class Engine:
             loop.call_soon_threadsafe(self._set_state, "loading", detail, fraction)
 
         return report
+
+    def _tell(self, detail: str, fraction: float) -> None:
+        """Show what is being done, in whatever state the engine is."""
+        self._set_state(self.state.state, detail, fraction)
 
     # -- chains ------------------------------------------------------------------------------------
 

@@ -63,6 +63,11 @@ class NodeLink:
     def is_open(self) -> bool:
         return self._link is not None and not self._link.closed.is_set()
 
+    async def closed(self) -> None:
+        """Wait until the link has ended."""
+        if self._link is not None:
+            await self._link.closed.wait()
+
     async def open(self) -> None:
         """Dial the node. One that still works for another engine is asked again for a moment.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from ssl import SSLContext
+from typing import TypeVar
 
 from engine.config.plan import RunPlan
 from engine.coordinator.chain import Chain, ChainSettings, probe
@@ -18,6 +19,7 @@ from engine.coordinator.layout import (
     stage_count,
     threads_per_stage,
 )
+from engine.coordinator.nodes import Nodes
 from engine.errors import LinkError, SkippyError, StageLost
 from engine.events import Event, StageState
 from engine.model.file import ModelFile
@@ -32,6 +34,7 @@ from engine.transport.tls import client_context
 
 Progress = Callable[[int, int], None]
 MakeChain = Callable[[StageWorker | None], Chain]
+T = TypeVar("T")
 THIS_ENGINE = "this engine"
 
 
@@ -69,7 +72,14 @@ def _pauses() -> Iterator[float]:
 class Stages:
     """Starts what the plan asks for, starts lost processes again, and reports every change of state."""
 
-    def __init__(self, plan: RunPlan, model: ModelFile, emit: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        plan: RunPlan,
+        model: ModelFile,
+        emit: Callable[[Event], None],
+        tell: Callable[[str, float], None],
+    ) -> None:
+        """`tell` shows what is being done, and how much of it (-1 if that is not known)."""
         self.states: dict[int, StageState] = {}
         self._plan = plan
         self._model = model
@@ -80,6 +90,7 @@ class Stages:
         self._hops: list[Hop] = []  # where the stages elsewhere are reached now: address or standby
         authority = plan.topology.tls_ca
         self._tls = client_context(authority) if authority else None
+        self._nodes = Nodes(plan, model, emit, tell, self._tls) if plan.topology.use_nodes else None
 
     @property
     def restarts(self) -> dict[int, int]:
@@ -125,6 +136,8 @@ class Stages:
         if layout.own is not None:
             own = replace(settings, first=layout.own[0], end=layout.own[1])
             loading.append(asyncio.create_task(self._load_own(own, progress)))
+        if self._nodes is not None:
+            loading.append(asyncio.create_task(self._assign_nodes(self._nodes)))
         try:
             await asyncio.gather(*loading)
         except BaseException:
@@ -133,25 +146,36 @@ class Stages:
             raise
 
     async def close(self) -> None:
-        """End the processes and the compute thread."""
+        """End the processes and the compute thread, and leave the nodes."""
         await asyncio.gather(*(stage.stop() for stage in self._local))
+        if self._nodes is not None:
+            await self._nodes.close()
         if self._worker is not None:
             await asyncio.to_thread(self._worker.close)
 
     async def reopen(self, chain: MakeChain, *, patience: float, direct: bool = True) -> Chain:
         """A lane in place of a lost one.
 
-        Local processes are started again first, which takes as long as loading does. Stages elsewhere, or
-        their standbys, are dialled until one attempt succeeds, for at most `patience` seconds in all.
+        Local processes are started again first, and nodes asked to, which takes as long as loading does.
+        Nodes, stages elsewhere and their standbys are dialled until one attempt succeeds, for `patience`
+        seconds.
         Raises StageLost naming the last cause, or at once what no further attempt would change.
         """
         await asyncio.gather(*(self._restart_if_lost(stage) for stage in self._local))
+        if self._nodes is not None:
+            await self._patiently(self._nodes.reach, patience)
+            await self._assign_nodes(self._nodes)
+        return await self._patiently(lambda: self.open(chain, direct=direct), patience)
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]], patience: float) -> T:
+        """Try until it works, for some seconds. Raises StageLost naming the last cause, or at once what no
+        further attempt would change."""
         cause: SkippyError = StageLost("the stages do not answer")
         try:
             async with asyncio.timeout(patience):
                 for pause in _pauses():
                     try:
-                        return await self.open(chain, direct=direct)
+                        return await attempt()
                     except SkippyError as error:
                         if error.code not in RETRYABLE:
                             raise
@@ -172,7 +196,7 @@ class Stages:
         Raises LinkError, HandshakeRefused.
         """
         assert self._layout is not None
-        await asyncio.gather(*map(self._choose_address, range(len(self._hops))))
+        await asyncio.gather(*map(self._choose_address, range(len(self._plan.topology.remote))))
         opened = chain(self._worker)
         topology, model = self._plan.topology, self._model
         await _opened_or_closed(
@@ -233,8 +257,19 @@ class Stages:
                 self._hops[place] = hop
                 return
 
+    async def _assign_nodes(self, nodes: Nodes) -> None:
+        """Have the nodes serve their layers, or make sure that they do."""
+        for index, span in enumerate(nodes.spans, start=1):
+            if index not in self.states:
+                self._changed(index, "starting", span, nodes.where(index))
+        rows = max(self._plan.compute.prefill_rows, self.window_rows)
+        self._hops = await nodes.assign(self.context, rows)
+
     async def _lay_out(self) -> Layout:
         plan, model = self._plan, self._model
+        if self._nodes is not None:
+            threads = threads_per_stage(plan, 1)
+            return Layout(own=await self._nodes.choose(threads, self.context), threads=threads)
         if plan.topology.remote:
             await self._choose_address(0)
             return remote_layout(plan, model, await probe(self._hops[0], self._tls))
