@@ -57,6 +57,7 @@ class PackagedModel:
     layers: int  # without NextN blocks
     nextn_layers: int
     embedding_length: int
+    tied: bool  # the head is the token embedding
 
 
 @dataclass(frozen=True, slots=True)

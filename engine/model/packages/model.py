@@ -8,12 +8,12 @@ still tells its tokenizer, its sizes and its fingerprint.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from engine.config.manifest import PackagedSlice, Problem
+from engine.config.manifest import PackagedModel, PackagedSlice, Problem
 from engine.model.file import ModelFile
 from engine.model.header import Header, TensorInfo, check_header
 from engine.model.packages.folder import Package
@@ -26,6 +26,7 @@ OWN_KEYS = "skippy."
 FRONT_KEY = OWN_KEYS + "front"
 FINGERPRINT_KEY = OWN_KEYS + "fingerprint"
 
+HEAD = f"{OUTPUT}.weight"
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 
 
@@ -75,7 +76,7 @@ class PackageModel(ModelFile):
             if not self.package.has(item):
                 continue
             header = check_header(_checked(self.package, item).path)
-            named = _named_as_in_the_model(header, item.layers, manifest.model.layers)
+            named = _named_as_in_the_model(header, item.layers, manifest.model)
             tensors = [tensor for tensor in named if tensor.name not in seen]
             seen.update(tensor.name for tensor in tensors)
             yield replace(header, tensors=tuple(tensors))
@@ -118,11 +119,10 @@ def _model_header(front: Header) -> Header:
     return replace(front, metadata=metadata)
 
 
-def _named_as_in_the_model(header: Header, layers: Sequence[int], n_layers: int) -> Iterator[TensorInfo]:
-    """Undo what slicing did to names: padding, then the layers from 0, then NextN blocks.
-
-    The token embedding is the front's, and the head is in the last slice; elsewhere others stand in for them.
-    """
+def _named_as_in_the_model(
+    header: Header, layers: tuple[int, int], model: PackagedModel
+) -> Iterator[TensorInfo]:
+    """Undo what slicing did to names: padding comes first, then the layers from 0 on, then NextN blocks."""
     first, end = layers
     architecture = header.metadata["general.architecture"].decode()
     n_blocks, n_nextn = (
@@ -132,9 +132,23 @@ def _named_as_in_the_model(header: Header, layers: Sequence[int], n_layers: int)
     for tensor in header.tensors:
         match = _BLOCK.fullmatch(tensor.name)
         if match is None:
-            table = tensor.name.rpartition(".")[0]
-            if table != EMBEDDING and (table != OUTPUT or end == n_layers):
-                yield tensor
+            yield from _global_tensor(tensor, header, model, is_last=end == model.layers)
         elif (index := int(match[1]) - pads) >= 0:
-            layer = first + index if index < end - first else n_layers + index - (end - first)
+            layer = first + index if index < end - first else model.layers + index - (end - first)
             yield replace(tensor, name=f"blk.{layer}.{match[2]}")
+
+
+def _global_tensor(
+    tensor: TensorInfo, header: Header, model: PackagedModel, *, is_last: bool
+) -> Iterator[TensorInfo]:
+    """A tensor outside the blocks. The front has the token embedding, and the last slice the head, which may
+    be called the token embedding there; in other places something else stands in for the two."""
+    table = tensor.name.rpartition(".")[0]
+    if table not in (EMBEDDING, OUTPUT) or (table == OUTPUT and is_last):
+        yield tensor
+    elif table == EMBEDDING and is_last and not model.tied and HEAD not in _names(header):
+        yield replace(tensor, name=HEAD)
+
+
+def _names(header: Header) -> set[str]:
+    return {tensor.name for tensor in header.tensors}

@@ -35,7 +35,7 @@ from engine.model.packages.folder import share_of
 from engine.model.packages.model import FINGERPRINT_KEY, FRONT_KEY
 from engine.model.packages.speculation import describe_speculation
 from engine.model.rebase import plan_slice
-from engine.model.slices import EMBEDDING, is_slice, slice_content
+from engine.model.slices import EMBEDDING, OUTPUT, is_slice, slice_content
 from engine.model.writer import GgufContent, Progress, copied, encode_value
 
 FRONT_NAME = "front.gguf"
@@ -116,6 +116,7 @@ def _describe(model: ModelFile) -> PackagedModel:
         layers=model.n_layers,
         nextn_layers=model.n_nextn,
         embedding_length=model.n_embd,
+        tied=f"{OUTPUT}.weight" not in model.tensors,
     )
 
 
