@@ -74,6 +74,7 @@ class Chain:
         on_warning: Callable[[str, str], None],
     ) -> None:
         self.stages: tuple[StageInfo, ...] = ()
+        self._loop = asyncio.get_running_loop()
         self.lost: StageLost | None = None
         self._worker = worker
         self._on_message = on_message
@@ -89,7 +90,6 @@ class Chain:
 
     async def open(self, settings: ChainSettings, identity: Hello) -> None:
         """Shake hands with every stage. `identity` names the model; raises LinkError or HandshakeRefused."""
-        loop = asyncio.get_running_loop()
         local = () if self._worker is None else (stage_info(self._worker),)
         hello = replace(
             identity,
@@ -119,8 +119,8 @@ class Chain:
             self._lane = Lane(
                 next(_lane_numbers),
                 0,
-                forward=lambda message: _call(loop, self._forward, message),
-                reply=lambda message: _call(loop, self._receive, message, "local"),
+                forward=self._forward,
+                reply=lambda message: _call(self._loop, self._receive, message, "local"),
             )
         if self.lost is not None:
             raise self.lost
@@ -211,12 +211,13 @@ class Chain:
             self._forward(message)
 
     def _forward(self, message: Message) -> None:
+        """Send to the next stage, also from the compute thread."""
         if self._link is None:
             return
         try:
             self._link.post(message)
         except SkippyError as error:  # also what must not be sent: somebody waits for the answer
-            self._broken(str(error))
+            _call(self._loop, self._broken, str(error))
 
     def _receive(self, message: Message, route: str) -> None:
         if self.lost is not None or self._closing:
@@ -253,7 +254,7 @@ class Chain:
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: object) -> None:
-    """Run something on the loop, from the compute thread; a loop that has ended wants no more messages."""
+    """Run something on the loop, from any thread; a loop that has ended wants no more messages."""
     try:
         loop.call_soon_threadsafe(function, *arguments)
     except RuntimeError:

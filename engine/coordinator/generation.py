@@ -63,7 +63,20 @@ class GenerationSetting:
     recover: Callable[[bool], Awaitable[Chain]]  # a new chain for a lost one; True: tokens are at stake
 
 
+REPORT_PAUSE = 0.001
+"""Seconds from sending a window until the reply before it is reported."""
+
 RECOVERIES = 5  # how often an answer is taken up again after a stage was lost, without a new token between
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """A reply that has been acted on and not been reported yet."""
+
+    reply: PredictedTokens
+    route: str
+    actions: Actions
+    at: float
 
 
 class Generation:
@@ -75,7 +88,8 @@ class Generation:
         self.finished: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         request = setting.request
         self._text = AnswerText(setting.prompts.piece, request.stop)
-        self._texts: list[str] = []  # texts of the tokens that the loop is about to commit
+        self._untold: list[_Answered] = []
+        self._texts: list[str] = []  # texts of committed tokens that have not been reported
         self._token_ids = list(request.resume)
         self._resumed_stop = any(self._text.feed(token)[1] for token in request.resume)
         self._measure = AnswerMeasure(started=time.perf_counter(), prompt_tokens=len(setting.prompt))
@@ -296,22 +310,38 @@ class Generation:
         now = time.perf_counter()
         actions = self._loop.on_reply(reply, now, direct=route != "lane" or len(self._chain.stages) == 2)
         self._perform(actions)
+        self._untold.append(_Answered(reply, route, actions, now))
+        if self.finished.done():
+            self._tell()
+        elif len(self._untold) == 1:
+            # The compute thread wants the interpreter now, to begin the window that has just been sent.
+            asyncio.get_running_loop().call_later(REPORT_PAUSE, self._tell)
+
+    def _tell(self) -> None:
+        """Account for the replies since the last time, and report them."""
+        untold, self._untold = self._untold, []
+        for answered in untold:
+            self._tell_reply(answered)
+
+    def _tell_reply(self, answered: _Answered) -> None:
+        reply, actions = answered.reply, answered.actions
         ends_prefill = self._feed.computed < self._feed.total
         self._measure.stage_times(reply.times, prefill=ends_prefill)
-        self._measure.tokens(len(actions.committed), now)
+        self._measure.tokens(len(actions.committed), answered.at)
         if ends_prefill and not reply.stale:
             self._feed.completed()
             self._report.prefill(self._feed)
         if actions.committed:
             self._tell_tokens(actions, reply.window)
         if actions.done is not None:
-            self._report.done(actions.done, reply, route)
+            self._report.done(actions.done, reply, answered.route)
         for window in actions.windows:
             self._report.window(window)
 
     def _carry_out(self, actions: Actions) -> None:
         """Do what the loop says without a reply."""
         self._perform(actions)
+        self._tell()
         for window in actions.windows:
             self._report.window(window)
 
@@ -355,23 +385,27 @@ class Generation:
         self._chain.send(message)
 
     def _fail(self, error: SkippyError) -> None:
+        self._tell()
         if not self.finished.done():
             self.finished.set_exception(error)
 
     # -- the end -----------------------------------------------------------------------------------
 
     def _tell_tokens(self, actions: Actions, window: int) -> None:
-        texts, self._texts = self._texts, []
+        count = len(actions.committed)
+        texts, self._texts = self._texts[:count], self._texts[count:]
         shown = [
             (item.token, item.origin, text)
             for item, text in zip(actions.committed, texts, strict=True)
             if not item.ends
         ]
         self._token_ids.extend(token for token, _, _ in shown)
-        self._report.tokens(window, shown, self._text.flush() if self._loop.stop_reason else "")
+        ends = self._loop.stop_reason is not None and not self._texts
+        self._report.tokens(window, shown, self._text.flush() if ends else "")
 
     def _finish(self, reason: str) -> RequestFinished:
         """Remember what the caches hold, and sum the answer up."""
+        self._tell()
         slot, loop = self.slot, self._loop
         slot.next_window, slot.next_epoch = loop.next_window, loop.next_epoch
         slot.rows_not_drafted = loop.rows_not_drafted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import NamedTuple
 
@@ -163,10 +164,12 @@ class ReplyOrder:
 
     The coordinator gives one and the same object to its lane and its return link: whichever way a reply
     comes, it must be the next one of its session and fit what was asked. An error about a window answers
-    that window, an error about a session answers everything of it.
+    that window, an error about a session answers everything of it. What is sent may be noted on another
+    thread than the replies.
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._due: dict[int, deque[_Due]] = {}
 
     def sent(self, message: Message) -> None:
@@ -177,7 +180,8 @@ class ReplyOrder:
             due = _Due(-1, 0, message.start, len(message.tokens), 0)
         else:
             return
-        self._due.setdefault(message.session, deque()).append(due)
+        with self._lock:
+            self._due.setdefault(message.session, deque()).append(due)
 
     def due(self, session: int) -> int:
         """How many replies of a session are outstanding."""
@@ -185,6 +189,10 @@ class ReplyOrder:
 
     def received(self, message: Message) -> None:
         """Tick a reply off; ProtocolError `window-order` if it is not the one that is due."""
+        with self._lock:
+            self._received(message)
+
+    def _received(self, message: Message) -> None:
         if isinstance(message, PredictedTokens):
             asked = self._next(message.session, f"a reply to window {message.window}")
             self._check_prediction(asked, message)

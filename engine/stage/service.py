@@ -13,7 +13,6 @@ import itertools
 import logging
 import os
 import ssl
-from collections.abc import Callable
 from dataclasses import replace
 
 from engine.errors import HandshakeRefused, LinkError, ProtocolError, SkippyError, StageLost
@@ -167,14 +166,14 @@ class StageService:
 
         def reply(message: Message) -> None:
             direct = self._returns.get(hello.chain)
-            if direct is None or not _posted(direct, message):
-                _posted(link, message)
+            if direct is None or not self._posted(direct, message):
+                self._posted(link, message)
 
         def forward(message: Message) -> None:
             if downstream is not None:
-                _posted(downstream, message)
+                self._posted(downstream, message)
 
-        lane = Lane(next(self._numbers), hello.stage_index, self._on_loop(forward), self._on_loop(reply))
+        lane = Lane(next(self._numbers), hello.stage_index, forward, reply)
 
         def receive(message: Message) -> None:
             if lane.waiting >= LANE_QUEUE:
@@ -212,26 +211,12 @@ class StageService:
         downstream.on_message = link.post
         downstream.on_close = lost
 
-    def _on_loop(self, deliver: Callable[[Message], None]) -> Callable[[Message], None]:
-        """Wrap a callback of the compute thread so that it runs on the loop; closed links are quiet."""
-
-        def run(message: Message) -> None:
-            try:
-                deliver(message)
-            except SkippyError as error:
-                log.debug("%s not delivered: %s", type(message).__name__, error)
-
-        def hand_over(message: Message) -> None:
-            self._loop.call_soon_threadsafe(run, message)
-
-        return hand_over
-
-
-def _posted(link: Link, message: Message) -> bool:
-    """Send a message, or end the link: nothing that somebody waits for is dropped in silence."""
-    try:
-        link.post(message)
-    except SkippyError as error:
-        link.fail(error)
-        return False
-    return True
+    def _posted(self, link: Link, message: Message) -> bool:
+        """Send a message, from any thread, or end the link: nothing is dropped that somebody waits for."""
+        try:
+            link.post(message)
+        except SkippyError as error:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and the link with it
+                self._loop.call_soon_threadsafe(link.fail, error)
+            return False
+        return True

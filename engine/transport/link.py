@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -38,7 +39,7 @@ def idle() -> tuple[int, int]:
 
 
 class Link:
-    """Made by `open_link` and `serve_links`. All methods belong to the event loop's thread.
+    """Made by `open_link` and `serve_links`. All methods but `post` belong to the event loop's thread.
 
     Messages go to `on_message`, or wait for it or for `async for` while it is not set. Heartbeats are
     answered and sent by the link itself. When the link ends for whatever reason, `closed` is set, `error`
@@ -50,6 +51,7 @@ class Link:
         self._connection = connection
         self._timeouts = timeouts
         self._loop = asyncio.get_running_loop()
+        self._sending = threading.Lock()  # frames leave in the order in which the core has checked them
         self._heartbeat = Heartbeat(timeouts.heartbeat, timeouts.silent, time.monotonic())
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._greeting: asyncio.Future[Hello | Welcome] = self._loop.create_future()
@@ -152,7 +154,7 @@ class Link:
     # --- sending --------------------------------------------------------------------------------------------
 
     def post(self, message: Message) -> None:
-        """Send without waiting, in the order of the calls.
+        """Send without waiting, in the order of the calls, from any thread.
 
         ProtocolError if the message is not allowed (nothing is sent then); LinkError if the link is closed or
         if the peer has let `POST_BOUND` bytes pile up: whoever may produce that much uses `send`.
@@ -163,7 +165,7 @@ class Link:
                 f"{self.address} does not keep up: {POST_BOUND} bytes wait for it", code="link-full"
             )
         widened = self._connection.widened_frames
-        self._transmit(self._connection.send(message))
+        self._transmit(message)
         if not widened and self._connection.widened_frames:
             log.warning(
                 "activations for %s are sent as f32 where %s cannot hold them", self.address, self.hello.wire
@@ -190,7 +192,7 @@ class Link:
         if self.error is None:
             self.error = error
         if self._socket.is_open and not self.closed.is_set():
-            self._transmit(self._connection.refuse(error))
+            self._send_frame(self._connection.refuse(error))
         self._hang_up(POLICY, f"{error.code}: {error}")
 
     # --- receiving ------------------------------------------------------------------------------------------
@@ -222,7 +224,7 @@ class Link:
 
     def greet(self) -> None:
         """Opener: send the Hello."""
-        self._transmit(self._connection.greet())
+        self._send_frame(self._connection.greet())
 
     async def greeting(self) -> Hello | Welcome:
         """The peer's first message; raises what went wrong instead."""
@@ -230,7 +232,7 @@ class Link:
 
     def accept(self, welcome: Welcome) -> None:
         """Acceptor: agree, and begin."""
-        self._transmit(self._connection.accept(welcome))
+        self._send_frame(self._connection.accept(welcome))
         self._begin()
 
     def emulate(self, emulation: LinkEmulation, salt: str) -> None:
@@ -250,7 +252,11 @@ class Link:
         backlog = self._outgoing.backlog if self._outgoing is not None else 0
         return self._socket.buffered + backlog
 
-    def _transmit(self, frame: bytes) -> None:
+    def _transmit(self, message: Message) -> None:
+        with self._sending:
+            self._send_frame(self._connection.send(message))
+
+    def _send_frame(self, frame: bytes) -> None:
         data = seal(frame)
         if self._outgoing is None:
             self._socket.send(data)
@@ -302,7 +308,7 @@ class Link:
         if isinstance(message, Ping):
             if self.is_writable:  # else the peer does not read: more pongs would only pile up
                 busy_ms, queued = self.busy()
-                self._transmit(self._connection.send(Pong(message.sent_us, busy_ms, queued)))
+                self._transmit(Pong(message.sent_us, busy_ms, queued))
         elif isinstance(message, Pong):
             self._heartbeat.pong(message, time.monotonic())
         elif isinstance(message, (Hello, Welcome)):
@@ -333,7 +339,7 @@ class Link:
             return
         ping = self._heartbeat.ping(now)
         if ping is not None and self.is_writable and self._socket.is_open:
-            self._transmit(self._connection.send(ping))
+            self._transmit(ping)
         delay = self._heartbeat.next_event() - now if not self._reading_paused else self._timeouts.heartbeat
         self._heartbeat_timer = self._loop.call_later(max(delay, 0.001), self._beat)
 

@@ -4,13 +4,19 @@ Its asyncio layer hands every message through a queue to a waiting task; here th
 socket straight to a callback (about half the latency for a small frame), and sending never waits.
 Compression and the built-in keepalive do not exist here: heartbeats are messages of ours that a busy stage
 still answers.
+
+Messages may be sent from any thread: a compute thread that had to wake the event loop for it would lose a
+tenth of a millisecond and more for every window. One lock guards the core and all that is written.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import socket
+import threading
 from collections.abc import Callable
 from typing import cast
 
@@ -40,7 +46,8 @@ WRITE_LOW = 1 << 18  # .. until it has drained to this
 
 
 class WebSocket(asyncio.BufferedProtocol):
-    """One WebSocket, either side. The callbacks run on the event loop and must not raise.
+    """One WebSocket, either side. The callbacks run on the event loop and must not raise. All methods but
+    `send` belong to its thread.
 
     `on_message(data)` gets each binary message, `on_heard()` runs whenever bytes arrive, `on_drain()` when
     the write buffer has emptied, `on_lost()` once at the very end. `upgraded` resolves when messages can
@@ -62,7 +69,11 @@ class WebSocket(asyncio.BufferedProtocol):
         self._on_connected = on_connected
         self._headers = headers or {}
         self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
         self._transport: asyncio.Transport | None = None
+        self._lock = threading.RLock()
+        self._socket: socket.socket | None = None  # the transport's, for other threads; None over TLS
+        self._left_over: list[bytes] = []  # what the socket did not take from another thread
         self._read_buffer = memoryview(bytearray(READ_BUFFER))
         self._fragments: list[bytes] = []
         self._abort_timer: asyncio.TimerHandle | None = None
@@ -84,25 +95,37 @@ class WebSocket(asyncio.BufferedProtocol):
     @property
     def buffered(self) -> int:
         """Bytes that wait for the socket."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+        if self._transport is None:
+            return 0
+        try:
+            waiting = self._transport.get_write_buffer_size()
+        except RuntimeError:  # asyncio adds up a deque, which shrinks at this very moment
+            waiting = 1
+        return waiting + sum(map(len, self._left_over))
 
     def set_max_message(self, size: int) -> None:
         """Largest message to accept from now on, in bytes."""
         self._core.max_message_size = size
 
     def send(self, data: bytes) -> None:
-        """Write one binary message. Never waits: look at `buffered` first."""
-        if self._core.state is State.OPEN:
+        """Write one binary message, from any thread. Never waits: look at `buffered` first."""
+        with self._lock:
+            if self._core.state is not State.OPEN:
+                return
             self._core.send_binary(data)
-            self._flush()
+            if threading.get_ident() == self._loop_thread:
+                self._flush()
+            else:
+                self._write_directly()
 
     def close(self, code: int, reason: str) -> None:
         """Begin the closing handshake; the socket is cut if the peer does not join in soon."""
-        if self._core.state is State.OPEN:
-            self._core.send_close(code, _shorten(reason))
-            self._flush()
-        elif self._core.state is State.CONNECTING:
-            self.abort()
+        with self._lock:
+            if self._core.state is State.OPEN:
+                self._core.send_close(code, _shorten(reason))
+                self._flush()
+            elif self._core.state is State.CONNECTING:
+                self.abort()
 
     def abort(self) -> None:
         """Cut the socket."""
@@ -138,6 +161,8 @@ class WebSocket(asyncio.BufferedProtocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if sock is not None and transport.get_extra_info("ssl_object") is None:
+            self._socket = socket.socket(fileno=os.dup(sock.fileno()))  # does not block, like the original
         peer = transport.get_extra_info("peername")
         if peer:
             self.peer_host = str(peer[0])
@@ -155,9 +180,11 @@ class WebSocket(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes from the socket; the core copies them."""
-        self._core.receive_data(cast(bytes, self._read_buffer[:nbytes]))
+        with self._lock:
+            self._core.receive_data(cast(bytes, self._read_buffer[:nbytes]))
+            events = self._core.events_received()
         self.on_heard()
-        for event in self._core.events_received():
+        for event in events:
             if isinstance(event, Frame):
                 self._frame_received(event)
             elif isinstance(event, Request):
@@ -170,13 +197,18 @@ class WebSocket(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool | None:
         """The peer sends no more."""
-        self._core.receive_eof()
-        self._flush()
+        with self._lock:
+            self._core.receive_eof()
+            self._flush()
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end of it, for whatever reason."""
-        self._core.receive_eof()
+        with self._lock:
+            self._core.receive_eof()
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
         if self._abort_timer is not None:
             self._abort_timer.cancel()
         self._finish_upgrade(self._core.handshake_exc or ConnectionResetError("closed during the upgrade"))
@@ -228,15 +260,29 @@ class WebSocket(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         assert self._transport is not None
-        for data in self._core.data_to_send():
-            if data:
-                self._transport.write(data)
-            elif self._transport.can_write_eof():
-                self._transport.write_eof()
-            else:
-                self._transport.close()
+        with self._lock:
+            waiting, self._left_over = [*self._left_over, *self._core.data_to_send()], []
+            for data in waiting:
+                if data:
+                    self._transport.write(data)
+                elif self._transport.can_write_eof():
+                    self._transport.write_eof()
+                else:
+                    self._transport.close()
         if self._abort_timer is None and self._core.close_expected():
             self._abort_timer = self._loop.call_later(self._close_timeout, self.abort)
+
+    def _write_directly(self) -> None:
+        """Write on another thread than the loop's, which gets what the socket does not take at once."""
+        data = b"".join(self._core.data_to_send())
+        written = 0
+        if self._socket is not None and not self.buffered:
+            with contextlib.suppress(OSError):  # full, or lost: the loop finds out which
+                written = self._socket.send(data)
+        if written < len(data):
+            self._left_over.append(data[written:])
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and the connection with it
+                self._loop.call_soon_threadsafe(self._flush)
 
 
 def _shorten(reason: str) -> str:

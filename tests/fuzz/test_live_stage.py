@@ -102,7 +102,7 @@ async def test_a_thousand_bad_frames_against_a_running_stage(model: Path) -> Non
             for frame in frames:
                 link = await open_link(stage.url, hello)
                 link.post(ConfigureGeneration(1))
-                link._transmit(frame)
+                link._send_frame(frame)
                 await link.closed.wait()
                 assert link.peer_error is not None, f"{frame!r} was not refused: {link.reason}"
                 codes[link.peer_error.code] += 1
@@ -130,7 +130,7 @@ async def test_a_flood_of_valid_frames_is_cut_off(model: Path) -> None:
         link.post(ConfigureGeneration(1))
         frame = encode(Prefill(1, 0, tuple(range(3, 35)), 9, activations=rows))
         for _ in range(20 * LANE_QUEUE):
-            link._transmit(frame)
+            link._send_frame(frame)
         await link.closed.wait()
         assert link.peer_error is not None
         assert link.peer_error.code == "flood"

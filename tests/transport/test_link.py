@@ -10,6 +10,7 @@ import pytest
 
 from engine.errors import LinkError, ProtocolError
 from engine.protocol.messages import (
+    CancelEpoch,
     ConfigureGeneration,
     ErrorMessage,
     Hello,
@@ -168,7 +169,7 @@ async def test_a_violation_ends_the_link_with_its_code_on_both_sides(network: Ne
     stage = await stage_side.peer()
     assert opener.link is not None
     bad = opener.link._connection.send(CONFIGURE)[:-1]  # the codec lets nothing bad out by itself
-    opener.link._transmit(bad)
+    opener.link._send_frame(bad)
     closed = await stage.closed()
     assert isinstance(closed.error, ProtocolError)
     assert closed.error.code == "json"
@@ -386,3 +387,33 @@ async def test_return_and_control_links_carry_their_messages(network: Network) -
     await asked.next()
     post(asked, StageStatus(1, "ready"))
     assert await control.next() == StageStatus(1, "ready")
+
+
+async def test_another_thread_posts_between_the_loops_own_messages(network: Network) -> None:
+    """What does not fit into the socket goes through the loop, and nothing overtakes anything of its thread."""
+    opener, stage = await network.pair(order=ReplyOrder())
+    assert opener.link is not None
+    post(opener, CONFIGURE)
+    assert await stage.next() == CONFIGURE
+    assert stage.link is not None
+    stage.link.pause()  # so that the socket fills up
+    sent = [prefill(0, 32)] * 2400
+    cancels = [CancelEpoch(1, epoch) for epoch in range(40)]
+
+    def compute_thread(link: Link) -> None:
+        for message in sent:
+            link.post(message)
+
+    thread = asyncio.create_task(asyncio.to_thread(compute_thread, opener.link))
+    while not thread.done() or cancels:
+        if cancels:
+            post(opener, cancels.pop(0))
+        await asyncio.sleep(0)
+    await thread
+    assert opener.link._socket.buffered > 0
+    stage.link.resume()
+    received = [await stage.next() for _ in range(2440)]
+    assert [message.epoch for message in received if isinstance(message, CancelEpoch)] == list(range(40))
+    chunks = [message for message in received if not isinstance(message, CancelEpoch)]
+    assert len(chunks) == 2400
+    assert all(same(chunk, sent[0]) for chunk in chunks)

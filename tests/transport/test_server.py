@@ -273,7 +273,7 @@ async def test_frames_out_of_order_are_refused(network: Network) -> None:
         served = await stage.peer()
         assert opener.link is not None
         for frame in frames:
-            opener.link._transmit(frame)
+            opener.link._send_frame(frame)
         assert served.link is not None
         closed = await served.closed()
         assert closed.error is not None
