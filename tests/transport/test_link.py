@@ -390,7 +390,7 @@ async def test_return_and_control_links_carry_their_messages(network: Network) -
 
 
 async def test_another_thread_posts_between_the_loops_own_messages(network: Network) -> None:
-    """What does not fit into the socket goes through the loop, and nothing overtakes anything of its thread."""
+    """What the socket does not take goes through the loop, and nothing overtakes what its thread sent."""
     opener, stage = await network.pair(order=ReplyOrder())
     assert opener.link is not None
     post(opener, CONFIGURE)
