@@ -64,7 +64,9 @@ def find_differences(session: Session, measurements: Sequence[Measurement]) -> l
     if not found:
         return []
     compute = session.settings.plan.compute
-    with PlainLoop(session.model.path, context=compute.context, exact=compute.exact) as loop:
+    with PlainLoop(
+        session.model.path, context=compute.context, exact=compute.exact, gpu_layers=compute.gpu_layers
+    ) as loop:
         return [
             Difference(
                 ours.arm,

@@ -144,7 +144,13 @@ async def _loaded(
     compute = settings.plan.compute
 
     def load() -> WholeLoop:
-        return loop(model.path, context=compute.context, threads=arm.threads, exact=compute.exact)
+        return loop(
+            model.path,
+            context=compute.context,
+            threads=arm.threads,
+            exact=compute.exact,
+            gpu_layers=compute.gpu_layers,
+        )
 
     opened = await asyncio.to_thread(load)
     stack.callback(opened.close)

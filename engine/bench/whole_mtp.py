@@ -33,10 +33,18 @@ class MtpRun:
 class MtpLoop:
     """A model loaded once for any number of greedy runs with one draft a step."""
 
-    def __init__(self, model_path: Path, *, context: int, threads: int = 1, exact: bool = False) -> None:
-        self._options = ComputeOptions(context=context, threads=threads, exact=exact)
+    def __init__(
+        self,
+        model_path: Path,
+        *,
+        context: int,
+        threads: int = 1,
+        exact: bool = False,
+        gpu_layers: int = 0,
+    ) -> None:
+        self._options = ComputeOptions(context=context, threads=threads, exact=exact, gpu_layers=gpu_layers)
         with ExitStack() as opened:
-            model = LoadedModel(model_path, exact=exact)
+            model = LoadedModel(model_path, gpu_layers=gpu_layers, exact=exact)
             opened.callback(model.close)
             self._trunk = LlamaContext(model, ContextRequest(self._options))
             opened.callback(self._trunk.close)

@@ -26,6 +26,8 @@ _INSTALL = f"install it with `pip install llama-cpp-python=={SUPPORTED_VERSION}`
 
 FLASH_ATTENTION_ON = 1
 CONTEXT_TYPE_MTP = 1
+SPLIT_MODE_NONE = 0  # one device, `main_gpu`
+NO_GPU = -1  # as `main_gpu`: the CPU alone
 
 _LLAMA = (
     "llama_backend_init",
@@ -47,6 +49,7 @@ _LLAMA = (
     "llama_sampler_clone",
     "llama_sampler_free",
     "llama_sampler_init_grammar",
+    "llama_supports_gpu_offload",
     "llama_token",
     "llama_token_data_array",
     "llama_vocab_n_tokens",
@@ -54,7 +57,7 @@ _LLAMA = (
 )
 _STAGING = ("llama_set_embeddings_nextn", "llama_get_embeddings_nextn")
 _PARAMETERS = {
-    "llama_model_params": ("load_mtp", "n_gpu_layers"),
+    "llama_model_params": ("load_mtp", "main_gpu", "n_gpu_layers", "split_mode"),
     "llama_context_params": (
         "n_ctx", "n_batch", "n_ubatch", "n_seq_max", "n_outputs_max", "n_threads", "n_threads_batch",
         "ctx_type", "flash_attn_type", "cb_eval", "swa_full", "kv_unified", "ctx_other",

@@ -17,7 +17,14 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.compute.bindings import CONTEXT_TYPE_MTP, FLASH_ATTENTION_ON, Batch, bindings
+from engine.compute.bindings import (
+    CONTEXT_TYPE_MTP,
+    FLASH_ATTENTION_ON,
+    NO_GPU,
+    SPLIT_MODE_NONE,
+    Batch,
+    bindings,
+)
 from engine.compute.logs import SINK, reason
 from engine.compute.options import ComputeOptions
 from engine.errors import BackendError, TrimRefused
@@ -37,12 +44,21 @@ class Outputs(Enum):
 
 
 class LoadedModel:
-    """The weights of one GGUF file in llama.cpp."""
+    """The weights of one GGUF file in llama.cpp.
 
-    def __init__(self, path: Path, *, gpu_layers: int = 0, exact: bool = False) -> None:
+    `gpu_layers` counts from the last layer, head included; -1 is all. Without any, no GPU takes part: else
+    llama.cpp would lend it large batches and hold its memory. `gpu_device` is the only GPU to use, -1: all.
+    """
+
+    def __init__(
+        self, path: Path, *, gpu_layers: int = 0, gpu_device: int = -1, exact: bool = False
+    ) -> None:
         llama = bindings()
         parameters = llama.llama_model_default_params()
         parameters.n_gpu_layers = gpu_layers
+        if gpu_layers == 0 or gpu_device >= 0:
+            parameters.split_mode = SPLIT_MODE_NONE
+            parameters.main_gpu = gpu_device if gpu_layers else NO_GPU
         parameters.load_mtp = True
         if exact:
             parameters.use_extra_bufts = False  # repacked weights have other kernels for batches

@@ -23,7 +23,8 @@ class ComputeOptions:
     sequences: int = 1
     threads: int = 1
     exact: bool = False
-    gpu_layers: int = 0  # -1: all
+    gpu_layers: int = 0  # -1: all; 0: no GPU is touched
+    gpu_device: int = -1  # the only GPU to use, by llama.cpp's number; -1: layers are spread over all
     batch_rows: int = 128
 
     def __post_init__(self) -> None:

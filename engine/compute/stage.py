@@ -47,7 +47,12 @@ class Stage:
         self._row_exact: bool | None = None  # not measured yet
         self._captures_layer = not slice.is_last and slice.rules.capture == "layer_output"
         with ExitStack() as opened:
-            self.model = LoadedModel(slice.path, gpu_layers=options.gpu_layers, exact=options.exact)
+            self.model = LoadedModel(
+                slice.path,
+                gpu_layers=options.gpu_layers,
+                gpu_device=options.gpu_device,
+                exact=options.exact,
+            )
             opened.callback(self.model.close)
             request = ContextRequest(options, graph=self._graph_access(), mrope=slice.rules.mrope)
             self.context = LlamaContext(self.model, request)

@@ -35,11 +35,19 @@ class PlainRun:
 class PlainLoop:
     """A model loaded once for any number of plain greedy runs."""
 
-    def __init__(self, model_path: Path, *, context: int, threads: int = 1, exact: bool = False) -> None:
+    def __init__(
+        self,
+        model_path: Path,
+        *,
+        context: int,
+        threads: int = 1,
+        exact: bool = False,
+        gpu_layers: int = 0,
+    ) -> None:
         self._llama = llama = bindings()
         self._context_size = context
         with ExitStack() as opened:
-            model = LoadedModel(model_path, exact=exact)
+            model = LoadedModel(model_path, gpu_layers=gpu_layers, exact=exact)
             opened.callback(model.close)
             self._n_vocab = model.n_vocab
             parameters = llama.llama_context_default_params()

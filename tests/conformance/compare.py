@@ -42,20 +42,26 @@ def tokens_of(model: ModelFile) -> list[int]:
     return [int(token) for token in np.random.default_rng(1).integers(0, model.n_vocab, N_TOKENS + 1)]
 
 
-def run(model: ModelFile, slices: Sequence[SliceFile], tokens: Sequence[int]) -> Outcome:
-    """The tokens through a chain of stages."""
+def run(
+    model: ModelFile,
+    slices: Sequence[SliceFile],
+    tokens: Sequence[int],
+    options: Sequence[ComputeOptions] = (),
+) -> Outcome:
+    """The tokens through a chain of stages, each with its own `options` (default: the same for all)."""
+    options = options or [OPTIONS] * len(slices)
     with ExitStack() as opened:
         embeddings = EmbeddingTable(model, slices[0].rules.input_scale)
         stages = []
-        for part in slices:
+        for part, chosen in zip(slices, options, strict=True):
             first = part.is_first and not part.whole
-            stages.append(Stage(part, OPTIONS, embeddings=embeddings if first else None))
+            stages.append(Stage(part, chosen, embeddings=embeddings if first else None))
             opened.callback(stages[-1].close)
         last = stages[-1]
         drafter = None
         if last.slice.native_mtp:
             last.keep_hidden_rows(True)
-            drafter = LlamaContext(last.model, ContextRequest(OPTIONS, mtp_of=last.context))
+            drafter = LlamaContext(last.model, ContextRequest(options[-1], mtp_of=last.context))
             opened.callback(drafter.close)
         logits, drafts = [], []
         for start, rows in [*PREFILL, *WINDOWS]:
@@ -74,14 +80,14 @@ def run(model: ModelFile, slices: Sequence[SliceFile], tokens: Sequence[int]) ->
         return Outcome(np.stack(logits), np.stack(drafts) if drafts else None)
 
 
-def run_whole(model: ModelFile, tokens: Sequence[int]) -> Outcome:
+def run_whole(model: ModelFile, tokens: Sequence[int], options: ComputeOptions = OPTIONS) -> Outcome:
     """The tokens through one stage, which drafts only if the last stage of a split does.
 
     A context that gives NextN rows does not crop its last layer to the marked rows, and llama.cpp multiplies
     one row by a float matrix in another order than several.
     """
     drafts = plan_slice(model, 0, model.n_layers).native_mtp
-    return run(model, [replace(whole_model(model), native_mtp=drafts)], tokens)
+    return run(model, [replace(whole_model(model), native_mtp=drafts)], tokens, [options])
 
 
 def cut(model: ModelFile, cuts: Sequence[int], cache: Path) -> list[SliceFile]:
