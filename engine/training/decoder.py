@@ -57,15 +57,15 @@ def shape_of(model: ModelFile) -> Shape:
     )
 
 
-def maybe_compiled(function: Any, device: str) -> Any:
-    """`function` fused by PyTorch's compiler where that pays: on a GPU."""
+def maybe_compiled(function: Any, device: str, *, dynamic: bool = False) -> Any:
+    """`function` fused by PyTorch's compiler where that pays: on a GPU. `dynamic`: for sizes that vary."""
     if not device.startswith("cuda"):
         return function
     import torch._dynamo
 
     torch._dynamo.config.suppress_errors = True  # what cannot be compiled runs as it is
-    torch._dynamo.config.cache_size_limit = 64
-    return torch.compile(function)
+    torch._dynamo.config.recompile_limit = 32
+    return torch.compile(function, dynamic=dynamic)
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:

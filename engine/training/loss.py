@@ -37,7 +37,7 @@ class Distillation:
         self._output = output
         self._hard = hard
         self._chunk = max(1, _CHUNK_VALUES // len(output))
-        self._row_losses = maybe_compiled(_row_losses, device)
+        self._row_losses = maybe_compiled(_row_losses, device, dynamic=True)
 
     def distance(self, target: Tensor, steps: Sequence[Tensor], weights: Sequence[float]) -> Distance:
         """`target` holds the trunk's normed states (rows, width), `steps` the block's, `weights` theirs."""
