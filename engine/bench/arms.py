@@ -40,7 +40,7 @@ class Arm:
         if self.kind in (Kind.WHOLE, Kind.WHOLE_MTP):
             return f"{self.kind.value}, {self.threads} thread{'s' * (self.threads > 1)}"
         if self.stages == 1:
-            return "one stage"
+            return "one stage" if self.strategy == PLAIN else f"one stage, {self.label}"
         what = self.kind.value if self.kind is Kind.RPC else self.label
         return f"{what}, {self.rtt_ms:g} ms{', netns' * self.namespaces}"
 
@@ -113,14 +113,16 @@ def arms_of(settings: BenchSettings, *, native_mtp: bool) -> list[Arm]:
     Those of llama.cpp alone decode greedily, so there are none at another temperature.
     """
     threads, stages = settings.plan.compute.threads, settings.plan.topology.stages
+    rtts = settings.rtts_ms if stages > 1 else (0.0,)  # one stage has no link
     arms: list[Arm] = []
     if settings.baseline:
         if settings.plan.generation.sampling.greedy:
             counts = [1, 2] if (os.cpu_count() or 1) > 1 else [1]
             kinds = (Kind.WHOLE, Kind.WHOLE_MTP) if native_mtp else (Kind.WHOLE,)
             arms += [Arm(kind, count) for kind in kinds for count in counts]
-        arms.append(Arm(Kind.ENGINE, threads))
-    for rtt in settings.rtts_ms:
+        if stages > 1:
+            arms.append(Arm(Kind.ENGINE, threads))
+    for rtt in rtts:
         if settings.rpc_library:
             arms.append(Arm(Kind.RPC, threads, stages, rtt_ms=rtt))
         arms += [

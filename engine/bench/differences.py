@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from engine.bench.arms import PLAIN, Arm, Kind
+from engine.bench.arms import Arm, Kind
 from engine.bench.measurement import Measurement
 from engine.bench.session import Session, Step
+from engine.bench.summary import plain_of
 from engine.compute.whole_loop import PlainLoop
 
 
@@ -28,17 +29,11 @@ class Difference:
 
 def reference_of(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
     """Whose tokens an arm must have: those of llama.cpp's plain loop with as many threads, where there is
-    one, else those of the plain split with the same delay. None for a reference itself."""
+    one, else those of plain decoding over the same stages. None for a reference itself."""
     whole = [other for other in arms if other.kind is Kind.WHOLE]
     same = [other for other in whole if other.threads == arm.threads] or whole
-    if not whole:
-        same = [
-            other
-            for other in arms
-            if other.is_split and other.strategy == PLAIN and other.rtt_ms == arm.rtt_ms
-        ]
-        same = [other for other in same if not other.namespaces] or same
-    return same[0] if same and same[0] != arm else None
+    reference = same[0] if same else plain_of(arm, arms)
+    return reference if reference != arm else None
 
 
 def first_difference(ours: Sequence[int], theirs: Sequence[int]) -> tuple[int, int, int] | None:

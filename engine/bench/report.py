@@ -63,7 +63,7 @@ def _heading(result: Result) -> str:
 _COLUMNS: tuple[tuple[str, Callable[[Cell], str]], ...] = (
     ("tok/s", lambda cell: _spread(cell.tokens_per_second, 1)),
     ("x llama.cpp", lambda cell: _spread(cell.against_whole, 2)),
-    ("x plain split", lambda cell: _spread(cell.against_plain, 2)),
+    ("x plain", lambda cell: _spread(cell.against_plain, 2)),
     ("ms a token", lambda cell: _number(cell.token_ms.median if cell.token_ms else None, 2)),
     ("compute ms a window", lambda cell: _number(cell.compute_ms or None, 2)),
     ("the rest, ms", lambda cell: _spread(cell.overhead_ms, 2)),

@@ -98,6 +98,9 @@ def _groups(measurements: Sequence[Measurement]) -> dict[str, set[str]]:
     return groups
 
 
+_COMPARED = (Kind.ENGINE, Kind.RPC)
+"""Kinds of arms that are compared with the engine's plain decoding over as many stages."""
+
 Rounds = dict[str, dict[int, list[Turn]]]
 """By name of arm and number of round."""
 
@@ -120,7 +123,7 @@ def _cell(group: str, arm: Arm, arms: Sequence[Arm], rounds: Rounds) -> Cell:
         token_ms=Spread.of(1000 / speed for speed in speeds.values()),
         first_token_ms=Spread.of(map(_first_token_ms, own.values())),
         against_whole=_ratio(speeds, whole_of(arms), rounds),
-        against_plain=_ratio(speeds, plain_of(arm, arms), rounds),
+        against_plain=_ratio(speeds, plain_of(arm, arms), rounds) if arm.kind in _COMPARED else None,
         first_token_gain=_first_token_gain(own, whole_of(arms), rounds),
         compute_ms=statistics.mean(turn.compute_ms for turn in turns),
         overhead_ms=_overhead(own, speeds) if arm.kind is Kind.ENGINE and arm.strategy == PLAIN else None,
@@ -173,10 +176,16 @@ def whole_of(arms: Sequence[Arm]) -> Arm | None:
 
 
 def plain_of(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
-    """The plain split with the delay of `arm`, if that is a split."""
-    if arm.stages == 1:
-        return None
-    return split_of(arms, PLAIN, arm.rtt_ms)
+    """Plain decoding over the same stages with the same delay, emulated."""
+    return _first(
+        arms,
+        lambda other: (
+            other.kind is Kind.ENGINE
+            and not other.namespaces
+            and other.strategy == PLAIN
+            and (other.stages, other.rtt_ms) == (arm.stages, arm.rtt_ms)
+        ),
+    )
 
 
 def split_of(arms: Sequence[Arm], strategy: str, rtt_ms: float) -> Arm | None:
