@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.bench.arms import PLAIN, Arm, BenchSettings, Kind, arms_of
@@ -21,6 +21,9 @@ from engine.model.file import ModelFile
 
 PREFILL = "prefill"
 """Category of the long prompt whose first token is timed, and nothing else."""
+
+WARM_UP_TOKENS = 24
+"""Length of the answer with which each arm warms up: slices are paged in, and costs have been seen."""
 
 _PREFILL_TEXT = "The keeper climbed the spiral stairs every evening and trimmed the wick of the great lamp. "
 
@@ -82,7 +85,7 @@ class Session:
             runners = await open_runners(self.settings, needed, self.model, self.prompts, stack)
             for number, arm in enumerate(needed, start=1):
                 say(f"warming up {number}/{len(needed)}: {arm.name}")
-                await self._measure(runners[arm], Step(-1, self.settings.suite.workloads[0], arm))
+                await runners[arm].answer(arm, self._warm_up(arm))
             begun = time.monotonic()
             for number, step in enumerate(pending, start=1):
                 measurement = await self._measure(runners[step.arm], step)
@@ -90,6 +93,10 @@ class Session:
                 pace = (time.monotonic() - begun) / number
                 done = len(steps) - len(pending) + number
                 tell(Told(step, measurement, done, len(steps), pace * (len(pending) - number)))
+
+    def _warm_up(self, arm: Arm) -> GenerateRequest:
+        step = Step(-1, self.settings.suite.workloads[0], arm)
+        return replace(next(self.requests(step, [])), max_tokens=WARM_UP_TOKENS)
 
     async def _measure(self, runner: Runner, step: Step) -> Measurement:
         """Have the conversation of a workload, with the arm's own answers as its history."""
