@@ -20,9 +20,9 @@ from engine.coordinator.chain import RETURN_LINK, Chain
 from engine.coordinator.drafting import Drafting
 from engine.coordinator.generation import Generation, GenerationSetting
 from engine.coordinator.prompt import PromptBuilder
-from engine.coordinator.slots import Slot, choose_slot, take
+from engine.coordinator.slots import Slot, SlotPool
 from engine.coordinator.stages import Stages
-from engine.errors import Busy, SkippyError, StageLost, UsageError
+from engine.errors import SkippyError, StageLost, UsageError
 from engine.events import EngineState, Event, ModelReady, Notice, RequestFinished, StageState
 from engine.model.file import ModelFile
 from engine.model.packages.source import open_model
@@ -48,10 +48,9 @@ class Engine:
         self._prompts: PromptBuilder | None = None
         self._drafting: Drafting | None = None
         self._stages: Stages | None = None
-        self._slots: list[Slot] = []
+        self._slots = SlotPool(())
         self._running: dict[str, Generation] = {}
         self._repairing = asyncio.Lock()
-        self._slot_freed = asyncio.Condition()
 
     # -- starting and stopping ---------------------------------------------------------------------
 
@@ -71,7 +70,7 @@ class Engine:
         slot = Slot(number=0)
         chain = slot.chain = await self._stages.open(lambda worker: self._make_chain(slot, worker))
         sequences = min(info.sequences for info in chain.stages)
-        self._slots = [slot, *(Slot(number=number) for number in range(1, sequences))]
+        self._slots = SlotPool([slot, *(Slot(number=number) for number in range(1, sequences))])
         self._announce_model(model, chain.stages)
         self._set_state("ready")
 
@@ -95,7 +94,7 @@ class Engine:
         """End every answer, lane, stage and thread."""
         for generation in list(self._running.values()):
             generation.cancel()
-        for slot in self._slots:
+        for slot in self._slots.slots:
             if slot.repair is not None:
                 slot.repair.cancel()
                 await asyncio.wait({slot.repair})
@@ -226,7 +225,7 @@ class Engine:
         if self._prompts is None or self.state.state in ("starting", "loading", "failed"):
             raise SkippyError("the engine is not ready", hint="wait until it has loaded", code="not-ready")
         prompt = self._prompts.tokens(request)
-        slot = await self._checkout(request.session)
+        slot = await self._slots.checkout(request.session)
         try:
             chain = await self._ensure_chain(slot, TIMEOUTS.redial_new)
             generation = Generation(self._setting(request, prompt, slot, chain), self.emit)
@@ -236,7 +235,7 @@ class Engine:
             self._running.pop(request.request, None)
             if slot.chain is not None and slot.chain.lost is not None:
                 await slot.chain.close()  # stages stop working for it at once
-            await self._give_back(slot)
+            self._slots.give_back(slot)
 
     def _setting(
         self, request: GenerateRequest, prompt: list[int], slot: Slot, chain: Chain
@@ -265,25 +264,6 @@ class Engine:
             restarts=lambda: stages.restarts,
             recover=lambda begun: self._ensure_chain(slot, TIMEOUTS.redial if begun else TIMEOUTS.redial_new),
         )
-
-    async def _checkout(self, chat: str) -> Slot:
-        """A slot, waiting for one at most as long as admission allows. Raises Busy."""
-        try:
-            async with asyncio.timeout(TIMEOUTS.admission), self._slot_freed:
-                while (slot := choose_slot(self._slots, chat)) is None:
-                    await self._slot_freed.wait()
-        except TimeoutError:
-            raise Busy(
-                f"all {len(self._slots)} sequences are answering", hint="try again in a moment"
-            ) from None
-        take(slot, chat)
-        return slot
-
-    async def _give_back(self, slot: Slot) -> None:
-        slot.busy = False
-        slot.last_used = time.monotonic()
-        async with self._slot_freed:
-            self._slot_freed.notify()
 
     def cancel(self, request: str) -> None:
         """Stop an answer; what it has so far is kept. Unknown ids are ignored: it may just have ended."""

@@ -1,13 +1,23 @@
-"""Slots: a lane, a session and what its caches hold, kept from one turn of a chat to the next."""
+"""Slots: a lane, a session and what its caches hold, kept from one turn of a chat to the next.
+
+Requests get them in the order in which they came. Those that must wait do so for a limited time, and no more
+than `MAX_WAITING` at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.coordinator.chain import Chain
+from engine.errors import Busy
+from engine.transport.timeouts import TIMEOUTS
+
+MAX_WAITING = 64
+"""Requests that may wait for a slot at the same time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,3 +69,46 @@ def take(slot: Slot, chat: str) -> None:
         slot.rows_not_drafted = 0
     slot.chat = chat
     slot.last_used = time.monotonic()
+
+
+class SlotPool:
+    """Lends slots. One that is given back goes to whoever has waited longest, not to whoever comes now."""
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self.slots = tuple(slots)
+        self._waiting: deque[asyncio.Future[Slot]] = deque()
+
+    async def checkout(self, chat: str) -> Slot:
+        """A slot, waiting for one at most as long as admission allows. Raises Busy."""
+        slot = choose_slot(self.slots, chat) or await self._wait()
+        take(slot, chat)
+        return slot
+
+    def give_back(self, slot: Slot) -> None:
+        """The answer that had the slot has ended."""
+        slot.busy = False
+        slot.last_used = time.monotonic()
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                slot.busy = True  # on its way to the waiter
+                waiter.set_result(slot)
+                return
+
+    async def _wait(self) -> Slot:
+        if len(self._waiting) >= MAX_WAITING:
+            raise Busy(f"{MAX_WAITING} requests wait already", hint="try again in a moment")
+        waiter: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            async with asyncio.timeout(TIMEOUTS.admission):
+                return await waiter
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if waiter.done() and not waiter.cancelled():
+                self.give_back(waiter.result())  # it came at the same moment
+            elif waiter in self._waiting:
+                self._waiting.remove(waiter)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            count = len(self.slots)
+            raise Busy(f"all {count} sequences are answering", hint="try again in a moment") from None

@@ -2,13 +2,12 @@
 
 llama.cpp is called on this thread and nowhere else. The same worker runs inside a stage process and, for
 stage 0, inside the engine. Each lane hands in its messages in order; what comes out keeps that order, so the
-replies of a session are in window order by construction.
+replies of a session are in window order by construction. Several lanes are served in turn.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import sys
 import threading
 import time
@@ -33,6 +32,7 @@ from engine.protocol.messages import (
     VerifyWindow,
 )
 from engine.stage.sequences import SequenceTable
+from engine.stage.turns import Turns
 
 log = logging.getLogger("skippy.stage")
 
@@ -75,7 +75,7 @@ when it has handed a window over; with Python's 5 ms the compute thread would wa
 
 
 class StageWorker:
-    """Runs the messages of all lanes, one after the other, on a thread of its own."""
+    """Runs the messages of all lanes, one of each lane in turn, on a thread of its own."""
 
     def __init__(self, stage: Stage) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL)
@@ -83,7 +83,7 @@ class StageWorker:
         self.row_exact = stage.row_exact  # measured, so before any sequence is in use
         self._tail = Tail(stage) if stage.slice.is_last else None
         self._sequences = SequenceTable(stage.options.sequences)
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: Turns[_Job] = Turns()
         self._busy_since = 0.0
         self._thread = threading.Thread(target=self._run, name="stage-compute", daemon=True)
         self._thread.start()
@@ -91,7 +91,7 @@ class StageWorker:
     @property
     def queued(self) -> int:
         """Messages that wait for the compute thread."""
-        return self._jobs.qsize()
+        return len(self._jobs)
 
     @property
     def busy_ms(self) -> int:
@@ -112,22 +112,22 @@ class StageWorker:
         if isinstance(message, ConfigureGeneration):
             lane.cancelled.pop(message.session, None)  # epochs count from 0 again
         lane.submitted += 1
-        self._jobs.put(_Job(lane, message, time.perf_counter()))
+        self._jobs.put(lane.number, _Job(lane, message, time.perf_counter()))
 
     def drop_lane(self, lane: Lane) -> None:
         """The lane is gone: skip what it still has queued and free its sequences."""
         lane.closed = True
-        self._jobs.put(_Job(lane, None, time.perf_counter()))
+        self._jobs.put(lane.number, _Job(lane, None, time.perf_counter()))
 
     def close(self, timeout: float = 10.0) -> None:
         """End the thread after the present message and free the stage."""
-        self._jobs.put(None)
+        self._jobs.end()
         self._thread.join(timeout)
         if not self._thread.is_alive():
             self.stage.close()
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self._jobs.take()) is not None:
             if job.message is None:
                 for session in self._sequences.sessions_of(job.lane.number):
                     self._release(job.lane, session)
