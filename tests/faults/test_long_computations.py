@@ -39,7 +39,7 @@ async def test_a_stage_that_computes_for_long_keeps_its_links(
         async with asyncio.timeout(DEADLINE), disturbed(remote_plan(model, url)) as running:
             asked = time.monotonic()
             answer = asyncio.create_task(running.ask())
-            chain = running.engine._slots[0].chain
+            chain = running.engine._slots.slots[0].chain
             assert chain is not None
             assert chain._link is not None
             while chain._link.peer_busy_ms < 1000 * TIMEOUTS.silent:

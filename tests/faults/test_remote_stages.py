@@ -170,7 +170,7 @@ async def test_stages_free_the_sessions_of_a_coordinator_that_vanished(
     async with disturbed(plan) as first:
         await first.ask(max_tokens=3)
         assert await _sessions(machines.standby) == 1
-        for slot in first.engine._slots:  # as when its process is killed: nobody says goodbye
+        for slot in first.engine._slots.slots:  # as when its process is killed: nobody says goodbye
             assert slot.chain is not None
             for link in (slot.chain._link, slot.chain._return):
                 assert link is not None
