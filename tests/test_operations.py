@@ -7,6 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from engine.cli.main import _parser
+from engine.coordinator.slots import MAX_WAITING
+from engine.stage.node_store import RESERVE_BYTES
 from engine.stage.service import LANE_QUEUE
 from engine.timeouts import TIMEOUTS
 from engine.transport.server import MAX_LINKS
@@ -27,6 +29,9 @@ def test_the_limits_in_the_text_are_right() -> None:
         in OPERATIONS
     )
     assert f"waits up to {TIMEOUTS.admission:g} s" in OPERATIONS
+    assert f"wait up to {TIMEOUTS.admission:g} s, at most {MAX_WAITING} of them" in OPERATIONS
+    assert f"loaded for {TIMEOUTS.node_keep:g} s" in OPERATIONS
+    assert f"a reserve of {RESERVE_BYTES >> 30} GiB" in OPERATIONS
 
 
 def test_the_service_calls_a_stage_as_it_can_be_called() -> None:
