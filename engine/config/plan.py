@@ -65,7 +65,7 @@ class TopologyPlan:
     """Where the layers run: `stages` local processes (the engine itself is the first), given addresses, or
     machines that wait for layers."""
 
-    stages: int = 2
+    stages: int = 2  # 0, with `use_nodes` only: as many as are fastest
     split: tuple[int, ...] = ()  # first layers of stages 1..; empty: balanced by measured cost
     remote: tuple[StageAddress, ...] = ()  # in order; empty: all stages are local
     use_nodes: bool = False  # the layers go to the machines of `RunPlan.nodes`

@@ -115,14 +115,19 @@ def _places_of(topology: TopologyPlan) -> tuple[str, ...]:
     if topology.remote:
         return ("remote",)
     if topology.use_nodes:
-        return ("use_nodes", "split") if topology.split else ("use_nodes",)
+        count = ("split",) if topology.split else ("stages",) if topology.stages else ()
+        return ("use_nodes", *count)
     return ("stages", "split")
 
 
 def _with_nodes(flags: Layer, nodes: Sequence[NodeSettings]) -> Layer:
+    """Whoever names nodes wants layers on each of them, unless the call gives the stages or the cuts."""
     if not nodes:
         return flags
-    return Layer({"use_nodes": True, **flags.values}, {"use_nodes": "--node", **flags.where})
+    named: dict[str, Any] = {"use_nodes": True, "stages": len(nodes) + 1}
+    if "split" in flags.values:
+        del named["stages"]
+    return Layer({**named, **flags.values}, {**dict.fromkeys(named, "--node"), **flags.where})
 
 
 def _layers(flags: Layer, file: ConfigFile | None) -> list[Layer]:
@@ -177,12 +182,12 @@ def _put(plain: dict[str, Any], path: list[str], value: Any) -> None:
 def _topology(plan: TopologyPlan, said: Layer) -> TopologyPlan:
     """Settle the number of stages, and read the token files of remote ones."""
     values = asdict(plan)
-    if plan.use_nodes:
-        for name in ("stages", "remote"):
-            if name in said.values:
-                both = f"{said.where[name]} and {said.where['use_nodes']}"
-                raise ConfigError(f"{both} exclude each other: both say where the layers run")
-    elif plan.remote:
+    if plan.use_nodes and "remote" in said.values:
+        both = f"{said.where['remote']} and {said.where['use_nodes']}"
+        raise ConfigError(f"{both} exclude each other: both say where the layers run")
+    if plan.use_nodes and "stages" not in said.values:
+        values["stages"] = 0  # the planner decides
+    if plan.remote:
         for name in ("stages", "split"):
             if name in said.values:
                 other = f"{said.where['remote']} names running stages, which know their layers"

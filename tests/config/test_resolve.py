@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.config.nodes import NodeSettings
 from engine.config.plan import (
     ComputePlan,
     GenerationDefaults,
@@ -308,3 +309,39 @@ def test_the_flag_of_a_setting_reaches_its_field(setting: Any) -> None:
     given_value = samples.get(setting.name, "7")
     plan = resolve_plan({setting.name: given_value}, None)
     assert value_of(plan, setting) != setting.default
+
+
+NODES = (NodeSettings("a:1", "ws://a:1"), NodeSettings("b:1", "ws://b:1"))
+
+
+def test_nodes_that_a_call_names_are_all_used() -> None:
+    topology = resolve_plan({}, None, NODES).topology
+    assert (topology.use_nodes, topology.stages) == (True, 3)
+
+
+def test_a_call_may_say_how_many_stages_or_where_they_begin() -> None:
+    assert resolve_plan({"stages": 2}, None, NODES).topology.stages == 2
+    split = resolve_plan({"split": "3,5"}, None, NODES).topology
+    assert (split.split, split.stages) == ((3, 5), 3)
+
+
+def test_nodes_of_the_file_are_used_when_asked_for_in_as_many_stages_as_are_best(config: Any) -> None:
+    path = config('[[nodes]]\nname = "a"\nurl = "ws://a:1"\n')
+    assert not resolve_plan({}, path).topology.use_nodes
+    plan = resolve_plan({"use_nodes": True}, path)
+    assert (plan.topology.use_nodes, plan.topology.stages, plan.nodes[0].name) == (True, 0, "a")
+    named = resolve_plan({}, path, NODES)
+    assert [node.name for node in named.nodes] == ["a:1", "b:1"]
+
+
+@pytest.mark.parametrize("flags", [{}, {"stages": 2}, {"split": "3,5"}], ids=str)
+def test_a_plan_over_nodes_reads_back_as_the_same_plan(flags: dict[str, Any], tmp_path: Path) -> None:
+    plan = resolve_plan(flags, None, NODES)
+    path = tmp_path / "printed.toml"
+    path.write_text(plan_to_toml(plan), encoding="utf-8")
+    assert resolve_plan({}, path) == plan
+
+
+def test_nodes_and_running_stages_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match="--stage and --node exclude each other"):
+        resolve_plan({"remote": ["ws://h:1"]}, None, NODES)
