@@ -14,7 +14,9 @@ from engine.model.header import check_header
 from engine.protocol.checksum import seal, unseal
 from engine.protocol.codec import decode, encode
 from engine.protocol.connection import Connection, State
+from engine.protocol.handshake import NODE_ROLES
 from engine.protocol.limits import NO_ROWS
+from engine.protocol.messages import Welcome
 from tests.protocol.samples import HELLO, LIMITS, N_EMBD, WELCOME
 
 CORPUS = Path(__file__).with_name("corpus")
@@ -45,8 +47,9 @@ def fuzz_connection(data: bytes) -> None:
             connection.refuse(error)
             return
         if number == 0:
+            assert connection.hello is not None
             try:
-                connection.accept(WELCOME)
+                connection.accept(Welcome(()) if connection.hello.role in NODE_ROLES else WELCOME)
             except ProtocolError as error:
                 _has_code(error)
                 return
