@@ -25,6 +25,7 @@ from skippy_tui.commands import COMMANDS, parse
 from skippy_tui.controller import Controller
 from skippy_tui.feed import Client
 from skippy_tui.logbook import LogBook
+from skippy_tui.markdown import Look
 from skippy_tui.palette import ActionProvider
 from skippy_tui.screens.main import MainScreen
 from skippy_tui.store import Store
@@ -66,6 +67,7 @@ class SkippyApp(App[None]):
         self.fault: Exception | None = None  # what ended the app, if it did not end by itself
         self._clock = clock
         self._ui = ui or UiPlan()
+        self._look: tuple[str, Look] | None = None
         self._last_notice: Notice | None = None
         self._interrupted_at = -TWICE_SECONDS
         self.main = MainScreen(self.controller, self._age, clock, self._ui)
@@ -84,6 +86,13 @@ class SkippyApp(App[None]):
             "window-even": "#5fafd7",
             "window-odd": "#3a7ca5",
         }
+
+    @property
+    def look(self) -> Look:
+        """How Markdown looks in the present theme."""
+        if self._look is None or self._look[0] != self.theme:
+            self._look = (self.theme, Look(self.theme_variables, dark=self.current_theme.dark))
+        return self._look[1]
 
     def on_mount(self) -> None:
         for theme in self.themes.themes.values():
@@ -174,19 +183,18 @@ class SkippyApp(App[None]):
                 command, argument = parse(text)
             except SkippyError as error:
                 self.say(str(error), "error")
+                self.main.prompt.give_back(text)
                 return
-            self.main.prompt.set_text("")
             self.run_command(command.name, argument)
         else:
-            self.run_worker(self._ask(text.removeprefix("/") if text.startswith("//") else text))
+            self.run_worker(self._ask(text))
 
     async def _ask(self, text: str) -> None:
         try:
-            await self.controller.ask(text)
+            await self.controller.ask(text.removeprefix("/") if text.startswith("//") else text)
         except SkippyError as error:
             self.say(str(error), "warning")
-        else:
-            self.main.prompt.set_text("")
+            self.main.prompt.give_back(text)
 
     def action_command(self, name: str) -> None:
         """A key or the palette."""

@@ -21,7 +21,6 @@ from skippy_tui.conversation import Conversation, Turn
 from skippy_tui.scripted import Hold, Script, ScriptedClient
 from skippy_tui.store import Store
 from skippy_tui.themes import load_themes, shipped_themes
-from skippy_tui.widgets.messages import AnswerMessage
 
 SIZES = ((120, 40), (80, 24))
 NOW = 1_790_000_000.0  # when chats were kept, in seconds since 1970
@@ -46,8 +45,7 @@ async def settle(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> 
     for _ in range(200):
         await pilot.pause()
         app.main.draw()
-        drawn = all(message.is_drawn for message in app.main.query(AnswerMessage))
-        if client.is_quiet and drawn and not _more_to_come(app, client):
+        if client.is_quiet and not _more_to_come(app, client):
             break
     for screen in app.screen_stack:
         for field in [*screen.query(Input), *screen.query(TextArea)]:

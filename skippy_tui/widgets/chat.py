@@ -16,8 +16,6 @@ from skippy_tui.widgets.messages import (
 )
 from skippy_tui.widgets.welcome import Welcome
 
-LINES_OF_A_PIECE = 15  # at least, on the widest terminals
-
 
 class Chat(FollowScroll):
     """Messages, or the welcome while there is none."""
@@ -68,20 +66,6 @@ class Chat(FollowScroll):
         fresh = request.tokens[self._drawn :]
         self._drawn += len(fresh)
         self._answer.append("".join(token.text for token in fresh))
-        if self.is_anchored and self.scroll_y >= self.max_scroll_y - 1:
-            self._answer.shelve(keep=2 + self.size.height // LINES_OF_A_PIECE)
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        super().watch_scroll_y(old_value, new_value)
-        if new_value < self.max_scroll_y - 1:
-            self._unshelve()
-
-    def on_resize(self) -> None:
-        self._unshelve()  # their heights are those of another width
-
-    def _unshelve(self) -> None:
-        for message in self.query_children(AnswerMessage):
-            message.unshelve()
 
     async def end_answer(self, request: Request | None) -> None:
         """The answer grows no more."""
@@ -92,7 +76,7 @@ class Chat(FollowScroll):
             await answer.remove()
             return
         answer.append(request.text[len(answer.text) :])
-        await answer.finish(request.finished.result if request.finished is not None else {})
+        answer.finish(request.finished.result if request.finished is not None else {})
 
     async def add_failure(self, text: str) -> None:
         await self._welcome_away()

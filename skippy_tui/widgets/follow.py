@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from textual.containers import VerticalScroll
+from textual.geometry import Size
+from textual.reactive import Reactive
+from textual.widget import Widget
 
 
-class FollowScroll(VerticalScroll, can_focus=False):
+class GrowingWidget(Widget):
+    """A widget whose size changes many times a second.
+
+    Textual arranges the whole screen when the size of what a widget holds changes, also when that is what the
+    arrangement itself has just found; here, once is enough.
+    """
+
+    virtual_size: Reactive[Size] = Reactive(Size(0, 0))
+
+
+class FollowScroll(GrowingWidget, VerticalScroll, can_focus=False):
     """Stays at the end until somebody scrolls up; what fits stands at the top."""
 
     def watch_virtual_size(self) -> None:

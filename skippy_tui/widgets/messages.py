@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widget import MountError, Widget
-from textual.widgets import Markdown, Static
-from textual.widgets.markdown import MarkdownStream
+from textual.widgets import Static
 
 from engine.client.sanitize import one_line
-from skippy_tui.answer import Part, Pieces
+from skippy_tui.markdown import shown
 from skippy_tui.paint import ORIGIN_NAMES, seconds
-from skippy_tui.widgets.markdown import model_markdown, shown
+from skippy_tui.widgets.answer_text import AnswerText
+from skippy_tui.widgets.follow import GrowingWidget
 
 
-class Message(Vertical, can_focus=True):
+class Message(GrowingWidget, Vertical, can_focus=True):
     """A message that can be focused, and then copied or asked again."""
 
     HELP = """
@@ -78,143 +75,35 @@ class AnswerMessage(Message):
     def __init__(self, text: str = "", result: Mapping[str, Any] | None = None) -> None:
         super().__init__()
         self._texts = [text]
-        self._result = result
-        self._pieces = Pieces()
-        self._waiting: list[str] = []
-        self._more = asyncio.Event()
-        self._drawing: asyncio.Task[None] | None = None
-        self._stream: MarkdownStream | None = None
-        self._awaited = Static("waiting for the engine …", classes="figures")
-        self._markdowns: list[Markdown] = []  # pieces that grew here, in order
-        self._shelf = Static(classes="shelf")  # as high as the pieces that it stands for
-        self._shelved = 0  # of the pieces
+        self._shown = AnswerText(text)
+        figures = "waiting for the engine …" if result is None and not text else answer_figures(result or {})
+        self._figures = Static(Content(figures), classes="figures")
+        self._figures.display = bool(figures)
 
     @property
     def text(self) -> str:
         return "".join(self._texts)
 
     def compose(self) -> ComposeResult:
-        text = self.text
-        if text:
-            yield from _whole_pieces(text)
-        if self._result is not None:
-            yield _figures_line(self._result)
-        elif not text:
-            yield self._awaited
-
-    # -- what is far above -----------------------------------------------------------------------------
-
-    def shelve(self, keep: int) -> None:
-        """Take all pieces but the last `keep` out of the layout, whose cost grows with what it holds."""
-        last = max(len(self._markdowns) - keep, 0)
-        if last <= self._shelved:
-            return
-        if not self._shelf.is_attached:
-            self.mount(self._shelf, before=0)
-        fresh = self._markdowns[self._shelved : last]
-        height = sum(piece.outer_size.height for piece in fresh)
-        before = self._shelf.styles.height
-        self._shelf.styles.height = height + (int(before.value) if before is not None else 0)
-        for piece in fresh:
-            piece.display = False
-        self._shelved = last
-
-    def unshelve(self) -> None:
-        """Put every piece back in its place."""
-        if self._shelved:
-            for piece in self._markdowns[: self._shelved]:
-                piece.display = True
-            self._shelved = 0
-            self._shelf.styles.height = 0
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether everything that was appended can be seen."""
-        drawn = sum(len(markdown.source) for markdown in self.query(Markdown))
-        return not self._waiting and drawn >= len(shown(self.text))
+        yield self._shown
+        yield self._figures
 
     def tell(self, text: str) -> None:
         """Say what the answer waits for; gone with its first text."""
-        self._awaited.update(Content(text))
+        self._figures.update(Content(text))
 
     def append(self, text: str) -> None:
-        """Add text; it is drawn soon, together with what follows closely."""
-        if not text:
-            return
-        self._awaited.display = False
-        self._texts.append(text)
-        self._waiting.append(shown(text))
-        self._more.set()
-        if self._drawing is None:
-            self._drawing = asyncio.create_task(self._draw())
+        """Add text."""
+        if text:
+            self._figures.display = False
+            self._texts.append(text)
+            self._shown.append(text)
 
-    async def finish(self, result: Mapping[str, Any]) -> None:
-        """Draw what is left, then the figures of the answer."""
-        if self._drawing is not None:
-            self._drawing.cancel()
-            await asyncio.wait({self._drawing})
-            self._drawing = None
-        await self._draw_waiting()
-        if self._stream is not None:
-            await self._stream.stop()
-            self._stream = None
-        if self.is_attached and answer_figures(result):
-            await self.mount(_figures_line(result))
-
-    async def on_unmount(self) -> None:
-        if self._drawing is not None:
-            self._drawing.cancel()
-        if self._stream is not None:
-            with suppress(MountError, asyncio.CancelledError):  # what is left to draw has no place any more
-                await self._stream.stop()
-            self._stream = None
-
-    async def _draw(self) -> None:
-        while True:
-            await self._more.wait()
-            # Shielded: a cancelled drawing would lose the text it holds.
-            await asyncio.shield(asyncio.ensure_future(self._draw_waiting()))
-
-    async def _draw_waiting(self) -> None:
-        self._more.clear()
-        text = "".join(self._waiting)
-        self._waiting.clear()
-        if not self.is_attached:
-            return  # the app is leaving
-        for part in self._pieces.feed(text) if text else ():
-            if part.begins or self._stream is None:
-                await self._begin_piece(part)
-            assert self._stream is not None
-            await self._stream.write(part.text)
-
-    async def _begin_piece(self, part: Part) -> None:
-        if self._stream is not None:
-            await self._stream.stop()
-            self._stream.markdown_widget.set_class(part.amid_fence, "cut")
-        markdown = model_markdown()
-        await self.mount(markdown)
-        self._markdowns.append(markdown)
-        self._stream = Markdown.get_stream(markdown)
-
-
-def _whole_pieces(text: str) -> list[Markdown]:
-    """Every piece of a text that grows no more."""
-    texts: list[str] = [""]
-    cut: list[bool] = []
-    for part in Pieces().feed(shown(text)):
-        if part.begins:
-            texts.append(part.text)
-            cut.append(part.amid_fence)
-        else:
-            texts[-1] += part.text
-    pieces = [model_markdown(piece) for piece in texts]
-    for piece, is_cut in zip(pieces, cut, strict=False):
-        piece.set_class(is_cut, "cut")
-    return pieces
-
-
-def _figures_line(result: Mapping[str, Any]) -> Widget:
-    return Static(Content(answer_figures(result)), classes="figures")
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Show the figures of the answer."""
+        figures = answer_figures(result)
+        self._figures.update(Content(figures))
+        self._figures.display = bool(figures)
 
 
 def answer_figures(result: Mapping[str, Any]) -> str:

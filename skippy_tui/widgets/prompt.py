@@ -66,6 +66,11 @@ A line that begins with `/` is a command: **Tab** completes it, and its argument
         self.load_text(text)
         self.move_cursor(self.document.end)
 
+    def give_back(self, text: str) -> None:
+        """Take a text back that could not be used, unless another one has been begun."""
+        if not self.text:
+            self.set_text(text)
+
     def on_text_area_changed(self) -> None:
         self.post_message(self.Edited(self.text))
 
@@ -85,6 +90,7 @@ A line that begins with `/` is a command: **Tab** completes it, and its argument
         if not self.earlier or self.earlier[-1] != text:
             self.earlier.append(text)
         self._place = len(self.earlier)
+        self.load_text("")  # at once: what is typed from here on is another prompt
         self.post_message(self.Submitted(text))
 
     def action_new_line(self) -> None:

@@ -21,6 +21,7 @@ from engine.client.sanitize import one_line, visible
 from engine.view import Request, Token
 from skippy_tui.paint import ORIGIN_NAMES
 from skippy_tui.themes import ORIGINS
+from skippy_tui.widgets.follow import GrowingWidget
 
 FLASH_SECONDS = 0.9
 NEW_LINE = "⏎"
@@ -43,7 +44,7 @@ class Cell:
     shade: int
 
 
-class TokenFlow(ScrollView, can_focus=True):
+class TokenFlow(GrowingWidget, ScrollView, can_focus=True):
     """Tokens that wrap like text. Redrawn from the state by the main screen."""
 
     HELP = """

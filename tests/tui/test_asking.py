@@ -173,25 +173,3 @@ async def test_resizing_while_an_answer_comes_loses_nothing() -> None:
         assert driver.app.main.query_one("#panels").display
         screen = driver.app.export_screenshot().replace("&#160;", " ")
         assert "rounding happens once" in screen
-
-
-async def test_what_is_far_above_a_growing_answer_leaves_the_layout_until_somebody_scrolls_up() -> None:
-    text = "".join(f"Paragraph {i} of a long answer, which fills a line or two.\n\n" for i in range(250))
-
-    async with running(script=lambda request: demo.answer(request, text), hold=lambda events: 20) as driver:
-        await driver.write("a prompt")
-        for _ in range(12):
-            driver.client.go_on(400)
-            await driver.settle()
-        pieces = list(driver.app.main.query("AnswerMessage Markdown"))
-        chat = driver.app.main.chat
-        assert len(pieces) > 6
-        assert sum(piece.display for piece in pieces) < 6
-        height = chat.virtual_size.height
-        await driver.press("pageup")
-        assert all(piece.display for piece in pieces)
-        assert chat.virtual_size.height == height
-        await driver.press("pagedown", "pagedown")
-        driver.client.go_on()
-        await driver.settle()
-        assert driver.messages[1] == text
