@@ -66,7 +66,7 @@ class BenchSettings:
     max_tokens: int
     prefill_tokens: int  # length of the prompt whose prefill is timed; 0: none
     baseline: bool
-    netns: bool = False
+    netns: str = ""  # how packets to a stage in a network namespace are delayed; empty: there is none
     rpc_library: str = ""  # llama.cpp's RPC backend; empty: its split is not measured
 
     def to_dict(self) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def _plain_split(summary: Summary) -> Iterator[Verdict]:
     group = _everywhere(summary)
     for arm in summary.arms:
         cell = summary.cell(group, arm)
-        if not arm.is_split or arm.strategy != PLAIN or cell is None:
+        if not arm.is_split or arm.namespaces or arm.strategy != PLAIN or cell is None:
             continue
         over = cell.overhead_ms
         if arm.rtt_ms:
@@ -67,7 +67,7 @@ def _plain_split(summary: Summary) -> Iterator[Verdict]:
             goal = f"{arm.name}: time per token without compute, ms"
             yield from _at_most(goal, f"{arm.rtt_ms:g} + 2 a boundary", limit, over)
             continue
-        if cell.against_whole is not None and not arm.namespaces:
+        if cell.against_whole is not None:
             ratio = cell.against_whole
             slower = Spread(1 / ratio.median, 1 / ratio.high, 1 / ratio.low)
             yield from _at_most(f"{arm.name}: time per token against the whole model", "1.15", 1.15, slower)

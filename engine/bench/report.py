@@ -9,7 +9,7 @@ from typing import Any
 from engine.bench.differences import Difference
 from engine.bench.goals import verdicts
 from engine.bench.session import PREFILL
-from engine.bench.summary import Cell, Spread, Summary
+from engine.bench.summary import Cell, Spread, Summary, plain_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Result:
         """Tables for people."""
         summary = self.summary
         tables = [_group_table(summary, group) for group in summary.groups]
-        parts = [_heading(self), *tables, _namespaces(summary), _differences(self), _goals(summary)]
+        parts = [_heading(self), *tables, _namespaces(self), _differences(self), _goals(summary)]
         return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -88,19 +88,27 @@ def _group_table(summary: Summary, group: str) -> str:
     return f"### {group[0].upper()}{group[1:]}\n\n{table(heads, rows)}"
 
 
-def _namespaces(summary: Summary) -> str:
+def _namespaces(result: Result) -> str:
     """Real delay between network namespaces beside emulated delay."""
-    rows = []
+    rows, summary = [], result.summary
     for arm in summary.arms:
+        emulated = plain_of(arm, summary.arms) if arm.namespaces else None
         for group in summary.groups:
-            cell = summary.cell(group, arm)
-            if arm.namespaces and cell is not None and cell.against_plain is not None:
-                rows.append([arm.name, group, _spread(cell.against_plain, 3)])
+            cell, other = summary.cell(group, arm), summary.cell(group, emulated)
+            if cell is not None and other is not None and cell.against_plain is not None:
+                rests = [_spread(one.overhead_ms, 2) for one in (other, cell)]
+                rows.append([f"{arm.rtt_ms:g} ms", group, *rests, _spread(cell.against_plain, 3)])
     if not rows:
         return ""
-    return "### Network namespaces against emulated delay\n\n" + table(
-        ["arm", "text", "speed over that with emulated delay"], rows
-    )
+    heads = [
+        "round trip",
+        "text",
+        "emulated: the rest, ms",
+        "packets: the rest, ms",
+        "speed, packets / emulated",
+    ]
+    how = f"Packets are delayed by: {result.head['netns']}."
+    return f"### Network namespaces against emulated delay\n\n{how}\n\n{table(heads, rows)}"
 
 
 def _differences(result: Result) -> str:

@@ -6,10 +6,12 @@ import asyncio
 import statistics
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any, Protocol
 
 from engine.bench.arms import Arm, BenchSettings, Kind
 from engine.bench.measurement import Turn
+from engine.bench.netns import stage_behind_delay
 from engine.bench.whole_mtp import MtpLoop, MtpRun
 from engine.client.client import EngineClient, LocalEngine
 from engine.client.requests import GenerateRequest
@@ -20,6 +22,7 @@ from engine.errors import reported_error
 from engine.events import EngineState, Event, RequestFinished, WindowDone
 from engine.model.file import ModelFile
 from engine.model.paths import log_dir
+from engine.planning.balance import balanced_split
 
 WholeLoop = PlainLoop | MtpLoop
 
@@ -111,7 +114,10 @@ async def open_runners(
             case Kind.ENGINE:
                 place = arm.stages, arm.rtt_ms, arm.namespaces
                 if place not in engines:
-                    engines[place] = await open_engine(settings.engine_plan(arm), stack)
+                    plan = settings.engine_plan(arm)
+                    if arm.namespaces:
+                        plan = await _in_namespace(plan, settings, model, len(engines), stack)
+                    engines[place] = await open_engine(plan, stack)
                 runners[arm] = engines[place]
     return runners
 
@@ -126,6 +132,16 @@ async def open_engine(plan: RunPlan, stack: AsyncExitStack, command: Sequence[st
         if _is_ready(event):
             break
     return EngineRunner(client)
+
+
+async def _in_namespace(
+    plan: RunPlan, settings: BenchSettings, model: ModelFile, number: int, stack: AsyncExitStack
+) -> RunPlan:
+    """The same stages, but the last one behind a delay of packets instead of an emulated one."""
+    threads = plan.compute.threads
+    split = plan.topology.split or await asyncio.to_thread(balanced_split, model, 2, threads)
+    behind = stage_behind_delay(plan, split[0], plan.topology.emulation, number, settings.netns)
+    return replace(plan, topology=await stack.enter_async_context(behind))
 
 
 def _is_ready(event: Event) -> bool:

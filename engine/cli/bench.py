@@ -13,6 +13,7 @@ import orjson
 
 from engine.bench.arms import PLAIN, BenchSettings
 from engine.bench.differences import find_differences, reference_of
+from engine.bench.netns import delay_by
 from engine.bench.plots import svg, terminal
 from engine.bench.record import Record
 from engine.bench.report import Result
@@ -23,7 +24,7 @@ from engine.cli.errors import Interrupted
 from engine.cli.interrupts import Interrupts
 from engine.cli.options import flags_of
 from engine.cli.output import Progress
-from engine.config.plan import STRATEGIES
+from engine.config.plan import STRATEGIES, RunPlan
 from engine.config.resolve import resolve_plan
 from engine.config.settings import nearest
 from engine.errors import SkippyError, UsageError
@@ -57,6 +58,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
         max_tokens=plan.generation.max_tokens,
         prefill_tokens=arguments.prefill,
         baseline=arguments.baseline,
+        netns=_netns(plan) if arguments.netns else "",
     )
     session = Session(settings, model, native_mtp=native_mtp)
     folder = _folder(arguments.out)
@@ -74,11 +76,11 @@ async def _measure(session: Session, record: Record, folder: Path) -> None:
     with Interrupts() as interrupts:
         try:
             await interrupts.guard(session.run(record, teller.measured, teller.say))
-        except Interrupted:
+        except (Interrupted, asyncio.CancelledError):
             teller.clear()
             print(f"{len(record.measurements)} measurements are kept in {folder}", file=sys.stderr)
             print(f"go on with the same settings and --resume --out {folder}", file=sys.stderr)
-            raise
+            raise Interrupted from None
     teller.clear()
 
 
@@ -142,6 +144,12 @@ def _rtts(texts: list[str] | None) -> tuple[float, ...]:
     if not all(0 <= rtt <= 60_000 for rtt in found):
         raise UsageError("--emulate-rtt-ms must hold milliseconds between 0 and 60000")
     return found
+
+
+def _netns(plan: RunPlan) -> str:
+    if plan.topology.stages != 2:
+        raise UsageError("--netns measures two stages", hint="leave --stages out")
+    return delay_by()
 
 
 def _folder(out: str | None) -> Path:

@@ -54,6 +54,11 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="also time a prompt of N tokens, in plain decoding without delay (default 0: do not)",
     )
+    parser.add_argument(
+        "--netns",
+        action="store_true",
+        help="also plain decoding with the last stage in a network namespace, its packets delayed (root)",
+    )
     parser.add_argument("--out", metavar="DIR", help="folder for record and report (default: a new one)")
     parser.add_argument("--resume", action="store_true", help="go on with the run that --out holds")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
