@@ -31,8 +31,10 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Strategies beside plain decoding and llama.cpp alone, one prompt of each kind: about an hour on two cores.
+# BENCH adds options, for instance: make bench BENCH="--category chat,copy --emulate-rtt-ms 20"
 bench: $(READY)
-	$(BIN)/python -m tests.bench.speed
+	$(BIN)/skippy-engine bench --baseline --limit 1 $(BENCH)
 
 # The exact versions that were tested together, for every package but this one.
 lock: $(READY)

@@ -24,6 +24,7 @@ from engine.cli.errors import Interrupted
 from engine.cli.interrupts import Interrupts
 from engine.cli.options import flags_of
 from engine.cli.output import Progress
+from engine.cli.pages import page_of
 from engine.config.plan import STRATEGIES, RunPlan
 from engine.config.resolve import resolve_plan
 from engine.config.settings import nearest
@@ -46,6 +47,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
         return run_budget(arguments)
     if arguments.resume and arguments.out is None:
         raise UsageError("--resume needs the folder of the run that is to go on", hint="give --out DIR")
+    page = page_of(arguments.write, "bench")
     plan = resolve_plan({**_DEFAULTS, **_given(arguments)}, None)
     model = ModelFile.open(resolve_model(plan.model))
     native_mtp = whole_model(model).native_mtp
@@ -68,6 +70,8 @@ def run_bench(arguments: argparse.Namespace) -> int:
             result = _result(session, record)
     finally:
         session.close()
+    if page is not None:
+        page.write(result.to_markdown())
     return _tell(result, folder, as_json=arguments.json)
 
 

@@ -7,7 +7,6 @@ import asyncio
 import sys
 import time
 from dataclasses import asdict
-from pathlib import Path
 
 import orjson
 
@@ -16,21 +15,21 @@ from engine.bench.machine import machine, processor
 from engine.bench.report import table
 from engine.cli.interrupts import Interrupts
 from engine.cli.options import flags_of
+from engine.cli.pages import page_of
 from engine.config.plan import RunPlan
 from engine.config.resolve import resolve_plan
-from engine.errors import SkippyError, UsageError
+from engine.errors import UsageError
 from engine.model.demo import resolve_model
 from engine.model.file import ModelFile
 from engine.planning.balance import balanced_split
 
-BEGIN, END = "<!-- budget: begin -->", "<!-- budget: end -->"
 _ANSWERS = 3
 _DEFAULTS = {"threads": 1, "context": 1024, "max_tokens": 128, "strategy": "disabled"}
 
 
 def run_budget(arguments: argparse.Namespace) -> int:
     """Measure, print, and write the tables where `--write` says. Raises SkippyError."""
-    target = _target(arguments.write) if arguments.write else None
+    page = page_of(arguments.write, "budget")
     given = {name: value for name, value in flags_of(arguments).items() if value is not None}
     plan = resolve_plan({**_DEFAULTS, **given}, None)
     model = ModelFile.open(resolve_model(plan.model))
@@ -40,8 +39,8 @@ def run_budget(arguments: argparse.Namespace) -> int:
     print("measuring one stage, then two", file=sys.stderr, flush=True)
     budgets = asyncio.run(_measured(plan, split[0]))
     text = to_markdown(budgets, split[0])
-    if target is not None:
-        _write(target, text)
+    if page is not None:
+        page.write(text)
     if arguments.json:
         print(orjson.dumps({"machine": machine(), "budgets": [asdict(item) for item in budgets]}).decode())
     else:
@@ -77,24 +76,3 @@ def to_markdown(budgets: list[Budget], split: int) -> str:
         heads = ["process", "thread", "llama.cpp", "all else"]
         parts.append(f"Processor time of a token:\n\n{table(heads, work)}")
     return "\n\n".join(parts)
-
-
-def _target(name: str) -> Path:
-    path = Path(name).expanduser()
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}") from error
-    if not 0 <= text.find(BEGIN) < text.find(END):
-        raise UsageError(f"{path} has no place for the tables", hint=f"put {BEGIN} and {END} into it")
-    return path
-
-
-def _write(path: Path, tables: str) -> None:
-    text = path.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    try:
-        path.write_text(f"{before}{BEGIN}\n{tables}\n{END}{after}", encoding="utf-8")
-    except OSError as error:
-        raise SkippyError(f"cannot write {path}: {error.strerror or error}") from error
