@@ -17,7 +17,7 @@ from ssl import SSLContext
 from engine.config.plan import RunPlan
 from engine.coordinator.nodes_link import NodeLink
 from engine.coordinator.nodes_offer import OfferedSlice, offer
-from engine.coordinator.nodes_plan import OWN, UNREACHABLE_MS, Machine, plan_spans
+from engine.coordinator.nodes_plan import OWN, UNREACHABLE_MS, Machine, pinned_spans, plan_spans
 from engine.errors import LinkError, SkippyError
 from engine.events import Event, NodeState, Notice
 from engine.model.file import ModelFile
@@ -78,9 +78,13 @@ class Nodes:
         be used, or the layers do not fit.
         """
         infos = await self._describe()
-        machines = [await self._measure_own(threads), *await self._measure(infos)]
-        ways = await self._probe(list(infos))
-        spans = await asyncio.to_thread(plan_spans, self._model, machines, ways, self._plan, context)
+        split = self._plan.topology.split
+        if split:  # nothing is left to choose
+            spans = pinned_spans(split, self._model.n_layers, [link.settings.name for link in infos])
+        else:
+            machines = [await self._measure_own(threads), *await self._measure(infos)]
+            ways = await self._probe(list(infos))
+            spans = await asyncio.to_thread(plan_spans, self._model, machines, ways, self._plan, context)
         self._say(spans.explanation)
         names = {link.settings.name: link for link in self._links}
         for stage, (name, first, end) in enumerate(spans.on_nodes, start=1):
@@ -199,7 +203,7 @@ class Nodes:
         used = {placed.link for placed in self._placed}
         unused = [link for link in self._links if link not in used and link.is_open]
         for link in unused:
-            self._tell(link, "left-out", detail="it would cost more time than it brings")
+            self._tell(link, "left-out", detail="it has no layers in this plan")
         await asyncio.gather(*(link.close() for link in unused))
 
     # -- serving -----------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from engine.config.plan import RunPlan
-from engine.errors import CutRefused
+from engine.coordinator.layout import check_split
+from engine.errors import CutRefused, UsageError
 from engine.model.file import ModelFile
 from engine.planning.describe import describe_model
 from engine.planning.profiles import MIB, ComputeCosts, LinkProfile, ModelProfile
@@ -45,6 +46,18 @@ class Spans:
 
 _UNKNOWN = ComputeCosts(layer_us=(1.0,) * 5, head_us=(0.0,) * 5, call_us=0.0, prefill_us=1.0)
 """Where no machine could be timed: layers take as long as the bytes that they read."""
+
+
+def pinned_spans(split: tuple[int, ...], n_layers: int, nodes: Sequence[str]) -> Spans:
+    """The cuts that somebody gave, over the nodes in their order. Raises UsageError."""
+    check_split(split, n_layers)
+    if len(split) > len(nodes):
+        raise UsageError(
+            f"{len(split)} cuts need {len(split)} nodes besides this machine, and {len(nodes)} can be used",
+            hint="name more nodes, or cut less often",
+        )
+    own, *others = itertools.pairwise((0, *split, n_layers))
+    return Spans(own, tuple((name, *span) for name, span in zip(nodes, others, strict=False)))
 
 
 def plan_spans(

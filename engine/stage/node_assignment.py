@@ -56,6 +56,10 @@ class Assignment:
     async def stop(self) -> None:
         await self.stage.stop()
 
+    async def kill(self) -> None:
+        """End a stage that does not answer."""
+        await self.stage.kill()
+
     def _assigned(self, source: str) -> Assigned:
         port = parse_url(self.stage.url).port
         return Assigned(port=port, source=source, token=self.stage.settings.token, pid=self.stage.pid)
@@ -77,12 +81,15 @@ def find_slice(
     assign: Assign, store: SliceStore, models: ModelFolders, report: Report
 ) -> tuple[Path, str] | None:
     """The slice on this machine, and where it comes from: the cache, or a model of this machine's own, from
-    which it is cut. None if there is neither. Blocks; raises SkippyError.
+    which it is cut if it is no package. None if there is neither. Blocks; raises SkippyError.
     """
     report("checking", 0, 0)
     kept = store.find(assign.fingerprint, assign.sha256)
     if kept is not None:
         return kept, "cache"
+    packaged = models.packaged(assign.fingerprint, assign.sha256)
+    if packaged is not None:
+        return packaged, "model"
     own = models.find(assign.fingerprint)
     if own is None:
         return None

@@ -1,4 +1,4 @@
-"""Whole models in the folders of a node, by fingerprint."""
+"""Models in the folders of a node, by fingerprint: whole ones, and slices of packages."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from engine.config.manifest import MANIFEST_NAME
 from engine.errors import SkippyError
 from engine.model.demo import demo_path
 from engine.model.file import ModelFile
+from engine.model.packages.folder import Package
 from engine.model.slices import is_slice
 from engine.protocol.limits import MAX_HELD
 
@@ -34,6 +36,21 @@ class ModelFolders:
     def find(self, fingerprint: str) -> Path | None:
         """The file of a model, or of one of its shards."""
         return next((path for found, path in self._models() if found == fingerprint), None)
+
+    def packaged(self, fingerprint: str, sha256: str) -> Path | None:
+        """The slice with this hash in the folder of a package, undamaged. Raises PackageError."""
+        for folder in self._folders:
+            for manifest in islice(folder.rglob(MANIFEST_NAME), MAX_FILES):
+                try:
+                    package = Package.open(manifest.parent)
+                except SkippyError as error:
+                    log.info("%s is left out: %s", manifest, error)
+                    continue
+                for item in package.manifest.slices:
+                    wanted = item.sha256 == sha256 and package.manifest.model.fingerprint == fingerprint
+                    if wanted and package.has(item):
+                        return package.path(item)
+        return None
 
     def _models(self) -> Iterator[tuple[str, Path]]:
         for path in self._files():

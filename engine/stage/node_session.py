@@ -107,6 +107,7 @@ class NodeSession:
             running = await current.running()
             if running is not None:
                 return running
+            await current.kill()
         await node.drop_assignment()
         found = await asyncio.to_thread(find_slice, assign, node.store, node.models, self._report_from_thread)
         if found is None:
