@@ -54,7 +54,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
     settings = BenchSettings(
         suite=load_suite(arguments.suite, categories=_words(arguments.category), limit=arguments.limit),
         plan=plan,
-        strategies=_strategies(arguments.strategies, native_mtp=native_mtp),
+        strategies=_strategies(arguments.strategies, plan, native_mtp=native_mtp),
         rtts_ms=_rtts(arguments.rtts),
         repeat=arguments.repeat,
         max_tokens=plan.generation.max_tokens,
@@ -128,7 +128,7 @@ def _words(texts: list[str] | None) -> list[str]:
     return [word.strip() for text in texts or [] for word in text.split(",") if word.strip()]
 
 
-def _strategies(texts: list[str] | None, *, native_mtp: bool) -> tuple[str, ...]:
+def _strategies(texts: list[str] | None, plan: RunPlan, *, native_mtp: bool) -> tuple[str, ...]:
     asked = list(dict.fromkeys(_words(texts)))
     if not asked:
         return tuple(name for name in DEFAULT_STRATEGIES if native_mtp or not name.startswith("mtp"))
@@ -137,6 +137,8 @@ def _strategies(texts: list[str] | None, *, native_mtp: bool) -> tuple[str, ...]
             raise UsageError(f"--strategies: there is no strategy {name!r}", hint=nearest(name, STRATEGIES))
         if name.startswith("mtp") and not native_mtp:
             raise UsageError(f"--strategies {name} needs a model with a NextN head", hint="leave it out")
+        if name == "draft" and not plan.speculation.draft_model:
+            raise UsageError("--strategies draft needs a draft model", hint="give --draft-model FILE")
     return tuple(name for name in asked if name != PLAIN)
 
 
