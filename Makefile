@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 CMAKE_ARGS ?= -DLLAVA_BUILD=OFF
 export CMAKE_ARGS
 
-.PHONY: setup chat test lint bench clean lock
+.PHONY: setup chat test lint bench docs clean lock
 
 setup: $(READY)
 
@@ -35,6 +35,10 @@ lint: $(READY)
 # BENCH adds options, for instance: make bench BENCH="--category chat,copy --emulate-rtt-ms 20"
 bench: $(READY)
 	$(BIN)/skippy-engine bench --baseline --limit 1 $(BENCH)
+
+# The page of all settings, from the table that flags and files are read by.
+docs: $(READY)
+	$(BIN)/python -m engine.config.page > docs/configuration.md
 
 # The exact versions that were tested together, for every package but this one.
 lock: $(READY)
