@@ -36,7 +36,15 @@ class Kind(Protocol):
 
 
 def _bounds(minimum: float, maximum: float | None) -> str:
-    return f", {minimum:.15g} or more" if maximum is None else f" between {minimum:.15g} and {maximum:.15g}"
+    return (
+        f", {_number(minimum)} or more"
+        if maximum is None
+        else f" between {_number(minimum)} and {_number(maximum)}"
+    )
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.15g}"
 
 
 @dataclass(frozen=True)
@@ -153,7 +161,10 @@ class Text:
 
     metavar: str = "TEXT"
     is_file: bool = False
-    allowed: str = "a text"
+
+    @property
+    def allowed(self) -> str:
+        return "a file name" if self.is_file else "a text"
 
     def parse(self, text: str) -> str:
         return text

@@ -100,7 +100,10 @@ def _setting(table: str, name: str, kind: Kind, text: str, *, path: str = "", fl
 
 _MODEL = (
     _setting(
-        "", "model", Text("NAME|FILE", is_file=True), "model to run: demo, a [models.NAME], or a GGUF file"
+        "",
+        "model",
+        Text("NAME|FILE|DIR", is_file=True),
+        "model to run: demo, a [models.NAME], a GGUF file, or the folder of a package",
     ),
 )
 
