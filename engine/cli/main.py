@@ -11,6 +11,7 @@ import engine
 from engine.cli.errors import run_command
 from engine.cli.options import Parser, add_setting
 from engine.cli.package_options import add_package
+from engine.cli.plan_options import add_plan
 from engine.cli.train_head import add_train_head
 from engine.config.settings import SETTINGS
 
@@ -38,6 +39,7 @@ def _parser(program: str) -> Parser:
     _add_verify(tools)
     _add_bench(tools)
     add_package(tools)
+    add_plan(tools)
     _add_models(tools)
     add_train_head(tools)
     _add_where(tools)

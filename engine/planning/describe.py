@@ -9,6 +9,8 @@ from engine.model.derived import recurrent_layers
 from engine.model.file import ModelFile
 from engine.model.rebase import nextn_obstacle, plan_slice
 from engine.planning.profiles import LayerProfile, ModelProfile
+from engine.protocol.activations import packed_size
+from engine.protocol.messages import WireType
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _F16_BYTES, _F32_BYTES = 2, 4
@@ -16,8 +18,8 @@ _LIVE_ROWS_OF_WIDTH = 6  # rows of n_embd values, and ..
 _LIVE_ROWS_OF_FFN = 3  # .. of the feed-forward network that a graph holds at the same time
 
 
-def describe_model(model: ModelFile) -> ModelProfile:
-    """The profile of a model; one that cannot be cut has no `cuts`."""
+def describe_model(model: ModelFile, wire: WireType = WireType.F32) -> ModelProfile:
+    """The profile of a model; one that cannot be cut has no `cuts`. `wire` is how activations travel."""
     n_layers = model.n_layers
     tensors = model.tensors
     weights, read = layer_bytes(model)
@@ -43,7 +45,7 @@ def describe_model(model: ModelFile) -> ModelProfile:
         ),
         cuts=tuple(sorted(allowed_cuts(model))),
         head_bytes=sum(head) + (sum(weights[n_layers:]) if drafts else 0),
-        row_bytes=model.n_embd * _F32_BYTES,
+        row_bytes=packed_size(1, model.n_embd, wire),
         head_kv_bytes=sum(kv[n_layers:]) + kept_rows if drafts else 0,
         scratch_bytes=width * _F32_BYTES,
         logits_bytes=model.n_vocab * _F32_BYTES,

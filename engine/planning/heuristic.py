@@ -3,7 +3,8 @@
 - The *bound*: if a node could be used twice, the best path would be a plain dynamic program over (last node,
   layers). No placement is faster than that.
 - Placements come from the same program with memory, stage by stage: each state keeps its best path, and only
-  nodes that are not on it may follow. For one and two stages that gives the best placement there is.
+  nodes that are not on it may follow. For one and two stages that gives the best placement there is. One more
+  comes from filling the nodes with the most room one after the other.
 - Then single nodes are replaced, added, moved and left out, with the best cuts each time, until nothing
   helps.
 """
@@ -34,16 +35,19 @@ _LEAST_GAIN = 1e-9
 def solve_well(problem: PlacementProblem) -> SearchResult:
     """Good placements by number of stages, and a lower bound for all of them."""
     found = _without_repetition(problem)
+    filled = _filled(problem)
+    if filled is not None:
+        found.setdefault(len(filled.stages), filled)
     promising = sorted(found, key=lambda count: found[count].ms)[:_IMPROVED]
     for count in promising:
         for solution in _improved(problem, found[count]):
             known = found.get(len(solution.stages))
             if known is None or solution.ms < known.ms:
                 found[len(solution.stages)] = solution
-    return SearchResult(found, _bound(problem))
+    return SearchResult(found, lower_bound(problem))
 
 
-def _bound(problem: PlacementProblem) -> float:
+def lower_bound(problem: PlacementProblem) -> float:
     """The time of the best path that may use nodes again, however many stages it has."""
     reached = problem.enter[:, None] + problem.stage[:, 0]  # (last node, layers)
     hop = _no_loops(problem)
@@ -51,6 +55,20 @@ def _bound(problem: PlacementProblem) -> float:
         arriving = np.min(reached[:, layers, None] + hop, axis=0)
         reached = np.minimum(reached, arriving[:, None] + problem.stage[:, layers])
     return float(np.min(reached[:, -1] + problem.leave))
+
+
+def _filled(problem: PlacementProblem) -> Solution | None:
+    """The placement in which the nodes that can take the most layers take them."""
+    layers = np.arange(problem.n_layers + 1)
+    spans = np.where(np.isfinite(problem.stage), layers[None, None, :] - layers[None, :, None], 0)
+    room = spans.max(axis=(1, 2))
+    first_only = ~np.isfinite(_no_loops(problem)).any(axis=0)
+    order = sorted(range(problem.n_nodes), key=lambda node: (not first_only[node], -room[node]))
+    for count in range(1, min(problem.n_nodes, problem.n_layers) + 1):
+        solution = cut_best(problem, order[:count])
+        if solution is not None:
+            return solution
+    return None
 
 
 def _no_loops(problem: PlacementProblem) -> Floats:

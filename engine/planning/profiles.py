@@ -1,20 +1,17 @@
 """What a placement is planned from: the machines, the links between them, and the model.
 
-Plain data, without how it was measured, so that it can be sent, kept, or written by hand (`plan --emulate`).
+Plain data, without how it was measured, so that it can be sent, kept, or written by hand.
 `to_plain` gives what `orjson.dumps` and `tomli_w.dumps` take; `from_plain` of `engine.config.plain` reads it.
 """
 
 from __future__ import annotations
 
 import math
-import tomllib
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from engine.config.plain import from_plain
-from engine.errors import ConfigError, UsageError
+from engine.errors import ConfigError
 
 WINDOW_ROWS = (1, 2, 4, 8, 16)
 """The numbers of rows for which a node's speed is measured."""
@@ -185,25 +182,13 @@ class TopologyLock:
 
     fingerprint: str
     model: str
-    stages: tuple[LockedStage, ...] = field(default=())
+    stages: tuple[LockedStage, ...]
 
 
 def to_plain(profile: Any) -> dict[str, Any]:
     """Any of these profiles as a dictionary of plain values; tuples become lists."""
     plain: dict[str, Any] = _lists(asdict(profile))
     return plain
-
-
-def cluster_from_toml(path: Path) -> Cluster:
-    """The emulated nodes of a file: `[[nodes]]` and `[[links]]`. Raises ConfigError."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
-    try:
-        return from_plain(Cluster, data, path.name)
-    except UsageError as error:
-        raise ConfigError(f"{path}: {error.message}", hint=error.hint) from error
 
 
 def _lists(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from engine.errors import CutRefused, UsageError
 from engine.model.demo import demo_available, demo_model
 from engine.model.file import ModelFile
 from engine.planning.balance import CostProfile, balanced_split, best_cuts, cost_profile
+from engine.planning.describe import layer_bytes
+from engine.planning.measure import compute_costs
+from engine.planning.profiles import MIB, to_plain
 from tests.conformance.cases import MODELS
 
 
@@ -62,19 +66,15 @@ def test_the_head_counts_as_layers() -> None:
     assert best_cuts(CostProfile((1.0,) * 30, 90.0, True), 3, everywhere) == (14, 29)
 
 
-def test_a_kept_profile_decides(tiny: Callable[[str], ModelFile], tmp_path: Path) -> None:
+def test_the_costs_of_the_machine_decide(tiny: Callable[[str], ModelFile], tmp_path: Path) -> None:
     model = tiny("llama-q8_0")
-    first = cost_profile(model, 1, cache_dir=tmp_path)
-    assert cost_profile(model, 1, cache_dir=tmp_path) == first
+    costs = compute_costs(model, 1, cache_dir=tmp_path)
     (kept,) = (tmp_path / "profiles").iterdir()
-    assert kept.name == f"{model.fingerprint}-1-threads.json"
-    assert [path.name for path in tmp_path.iterdir()] == ["profiles"]  # the timed slices are gone
-    for layers, cut in (([9, 1, 1, 1], 1), ([1, 1, 1, 9], 3)):
-        kept.write_bytes(orjson.dumps({"layers": layers, "head": 0, "measured": True}))
+    layer = layer_bytes(model)[1][0] / MIB * costs.layer_us[0]
+    for heads, cut in ((0.0, 2), (10 * layer, 3)):
+        changed = replace(costs, head_us=(heads,) * 5)
+        kept.write_bytes(orjson.dumps(to_plain(changed)))
         assert balanced_split(model, 2, 1, cache_dir=tmp_path) == (cut,)
-    for damaged in (b"", b"{}", b'{"layers": [1], "head": 0}'):
-        kept.write_bytes(damaged)
-        assert len(cost_profile(model, 1, cache_dir=tmp_path).layers) == 4
 
 
 def test_where_nothing_can_be_timed_bytes_decide(tiny: Callable[[str], ModelFile], tmp_path: Path) -> None:

@@ -1,0 +1,165 @@
+"""How long a token takes with a given placement, predicted from profiles.
+
+A plain step runs through all stages and comes back: the sum of the stages' compute, half a round trip for
+every hop, and what processes spend on handing a message on. With drafts of the model's own head the
+arithmetic is that of `engine.speculation.goodput`: n drafts commit 1 + a1 + a1 a2 + .. tokens in the time of
+a window of n + 1 rows and of the drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from engine.planning.costs import StageCosts
+from engine.planning.profiles import WINDOW_ROWS, Cluster, Demand, ModelProfile, NodeProfile
+from engine.protocol.messages import StageTime
+from engine.speculation.acceptance import DEEPER, DRAFT_PRIOR
+from engine.speculation.costs import CostModel
+
+MESSAGE_BYTES = 64  # of a window without its activations
+DRAFT_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedStage:
+    """Layers `first` to `end` (not included) on a node."""
+
+    node: NodeProfile
+    first: int
+    end: int
+
+
+Placement = tuple[PlacedStage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Predicted times in milliseconds. `tpot_ms` is the time per token to expect: with drafts where they pay
+    (`drafts` of them each time), else `plain_ms`."""
+
+    tpot_ms: float
+    plain_ms: float
+    drafts: int
+    ttft_ms: float
+    stage_ms: tuple[float, ...]  # compute of each stage in a plain step
+    network_ms: float  # of a plain step: everything but compute
+
+    @property
+    def tokens_per_second(self) -> float:
+        return 1000 / self.tpot_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """Whether the model's own head may draft, and how often its first draft is right."""
+
+    most: int = DRAFT_MAX
+    acceptance: float = DRAFT_PRIOR
+
+    def tokens(self, drafts: int) -> float:
+        """Tokens that a window with so many drafts commits on average."""
+        tokens = survival = 1.0
+        for depth in range(drafts):
+            survival *= self.acceptance * DEEPER**depth
+            tokens += survival
+        return tokens
+
+
+def predict(
+    cluster: Cluster, model: ModelProfile, placement: Placement, demand: Demand, drafting: Drafting
+) -> Prediction:
+    """The times of a placement; `demand` says where in which answer."""
+    costs = StageCosts(model, demand)
+    learnt = loop_costs(cluster, costs, placement)
+    most = drafting.most if model.native_mtp and placement[-1].node.compute.draft_us else 0
+    times = learnt.times(most + 1)
+
+    def per_token(drafts: int) -> float:
+        return (times.loop[drafts + 1] + learnt.draft_ms(drafts)) / drafting.tokens(drafts)
+
+    drafts = min(range(most + 1), key=per_token)
+    return Prediction(
+        tpot_ms=per_token(drafts),
+        plain_ms=times.loop[1],
+        drafts=drafts,
+        ttft_ms=first_token_ms(cluster, costs, placement),
+        stage_ms=tuple(costs.compute_ms(stage.node, stage.first, stage.end, 1) for stage in placement),
+        network_ms=network_ms(cluster, model, placement, 1),
+    )
+
+
+def loop_costs(cluster: Cluster, costs: StageCosts, placement: Placement) -> CostModel:
+    """The cost model of the speculative loop, as if windows of each size had been observed."""
+    learnt = CostModel()
+    for rows in WINDOW_ROWS:
+        ms = [costs.compute_ms(stage.node, stage.first, stage.end, rows) for stage in placement]
+        times = [StageTime(index, 0, round(1000 * each)) for index, each in enumerate(ms)]
+        learnt.observe_window(rows, times, sum(ms) + network_ms(cluster, costs.model, placement, rows))
+    learnt.observe_drafting(1, placement[-1].node.compute.draft_us / 1000, 0)
+    return learnt
+
+
+def network_ms(cluster: Cluster, model: ModelProfile, placement: Placement, rows: int) -> float:
+    """Milliseconds of a loop besides compute: to the first stage, between the stages, and from the last one
+    straight back; and in the processes."""
+    nodes = [stage.node for stage in placement]
+    return (
+        loop_ms(cluster)
+        + enter_ms(cluster, nodes[0])
+        + sum(hop_ms(cluster, model, a, b, rows) for a, b in pairwise(nodes))
+        + leave_ms(cluster, nodes[-1])
+    )
+
+
+def loop_ms(cluster: Cluster) -> float:
+    """What the coordinator spends on a window."""
+    return cluster.own.message_us / 1000
+
+
+def enter_ms(cluster: Cluster, first: NodeProfile) -> float:
+    """From the coordinator to the first stage: tokens only, and nothing if it runs in the same process."""
+    if first.own:
+        return 0.0
+    way = cluster.link(cluster.own.name, first.name)
+    return way.one_way_ms(MESSAGE_BYTES) + first.message_us / 1000
+
+
+def hop_ms(
+    cluster: Cluster, model: ModelProfile, sender: NodeProfile, receiver: NodeProfile, rows: int
+) -> float:
+    """From one stage to the next, with the activations of a window."""
+    way = cluster.link(sender.name, receiver.name)
+    return way.one_way_ms(MESSAGE_BYTES + rows * model.row_bytes) + receiver.message_us / 1000
+
+
+def leave_ms(cluster: Cluster, last: NodeProfile) -> float:
+    """From the last stage straight back to the coordinator."""
+    return 0.0 if last.own else cluster.link(last.name, cluster.own.name).one_way_ms(MESSAGE_BYTES)
+
+
+def first_token_ms(cluster: Cluster, costs: StageCosts, placement: Placement) -> float:
+    """Time to the first token: chunks of the prompt follow each other through the stages, as many under way
+    as the coordinator allows, and the last of them gives the token."""
+    chunks = _chunks(costs.demand)
+    credit = len(placement) + 1
+    free = [0.0] * len(placement)  # when each stage is done with what it has
+    back: list[float] = []  # when the coordinator knows of a chunk that it is done
+    for number, (start, rows) in enumerate(chunks):
+        now = back[number - credit] if number >= credit else 0.0
+        now += loop_ms(cluster) + enter_ms(cluster, placement[0].node)
+        for index, stage in enumerate(placement):
+            if index:
+                now += hop_ms(cluster, costs.model, placement[index - 1].node, stage.node, rows)
+            now = max(now, free[index]) + costs.chunk_ms(stage.node, stage.first, stage.end, rows, start)
+            free[index] = now
+        back.append(now + leave_ms(cluster, placement[-1].node))
+    return back[-1] + costs.head_ms(placement[-1].node, 1)
+
+
+def _chunks(demand: Demand) -> Sequence[tuple[int, int]]:
+    """First position and rows of each chunk of the prompt: equal ones, as large as allowed."""
+    count = -(-demand.prompt // demand.batch_rows)
+    edges = [demand.prompt * number // count for number in range(count + 1)]
+    return [(start, end - start) for start, end in pairwise(edges)]
