@@ -67,7 +67,7 @@ def _of_flag(setting: Setting, value: Any) -> Any:
 def _absolute(setting: Setting, value: Any, base: Path) -> Any:
     if setting.name == "remote":
         return tuple({key: _absolute_text(key, text, base) for key, text in item.items()} for item in value)
-    if setting.name == "model" and not _looks_like_file(value):
+    if setting.name in ("model", "draft_model") and not _looks_like_file(value):
         return value
     return absolute(setting.kind, value, base)
 

@@ -56,6 +56,9 @@ def resolve_plan(
     plain = asdict(RunPlan())
     for name, value in merged.values.items():
         _put(plain, SETTINGS[name].path.split("."), value)
+    drafter = file.models.get(plain["speculation"]["draft_model"]) if file is not None else None
+    if drafter is not None and "model" in drafter.values:
+        plain["speculation"]["draft_model"] = drafter.values["model"]
     speculation = from_plain(SpeculationPlan, plain["speculation"], "speculative")
     speculation = fit_unsaid(speculation, said.values)
 

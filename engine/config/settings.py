@@ -227,8 +227,8 @@ _SPECULATION = (
     _setting(
         "speculative",
         "draft_model",
-        Text("FILE", is_file=True),
-        "small GGUF of the same vocabulary for the strategy draft",
+        Text("NAME|FILE", is_file=True),
+        "small model of the same vocabulary for the strategy draft: demo, a [models.NAME], or a GGUF file",
     ),
 )
 

@@ -345,3 +345,14 @@ def test_a_plan_over_nodes_reads_back_as_the_same_plan(flags: dict[str, Any], tm
 def test_nodes_and_running_stages_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match="--stage and --node exclude each other"):
         resolve_plan({"remote": ["ws://h:1"]}, None, NODES)
+
+
+def test_a_draft_model_may_be_a_name(config: Any, tmp_path: Path) -> None:
+    path = config('[models.small]\npath = "small.gguf"\n')
+    drafted = {"strategy": "draft", "draft_model": "small"}
+    assert resolve_plan(drafted, path).speculation.draft_model == str(tmp_path / "small.gguf")
+    assert resolve_plan({**drafted, "draft_model": "demo"}, path).speculation.draft_model == "demo"
+    assert resolve_plan({**drafted, "draft_model": "demo"}, None).speculation.draft_model == "demo"
+    assert resolve_plan({**drafted, "draft_model": "d.gguf"}, None).speculation.draft_model == str(
+        Path.cwd() / "d.gguf"
+    )
