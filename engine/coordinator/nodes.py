@@ -17,18 +17,19 @@ from ssl import SSLContext
 from engine.config.plan import RunPlan
 from engine.coordinator.nodes_link import NodeLink
 from engine.coordinator.nodes_offer import OfferedSlice, offer
-from engine.coordinator.nodes_plan import OWN, UNREACHABLE_MS, Machine, pinned_spans, plan_spans
+from engine.coordinator.nodes_plan import OWN, UNREACHABLE_MS, Machine, cluster_of, pinned_spans, plan_spans
 from engine.errors import LinkError, SkippyError
 from engine.events import Event, NodeState, Notice
 from engine.model.file import ModelFile
 from engine.planning.measure import compute_costs
-from engine.planning.profiles import LinkProfile
+from engine.planning.profiles import Cluster, LinkProfile
 from engine.planning.synthetic import measuring_header
 from engine.protocol.messages import Hop
 from engine.protocol.node_messages import Assign, NodeInfo
 from engine.stage.node_options import free_memory
 from engine.transport.probing import Distance, probe_distance
 from engine.transport.timeouts import TIMEOUTS
+from engine.transport.tls import client_context
 
 log = logging.getLogger("skippy.nodes")
 
@@ -77,20 +78,31 @@ class Nodes:
         `threads` and `context` (tokens per sequence) are the engine's own. Raises SkippyError if no node can
         be used, or the layers do not fit.
         """
-        infos = await self._describe()
         split = self._plan.topology.split
         if split:  # nothing is left to choose
-            spans = pinned_spans(split, self._model.n_layers, [link.settings.name for link in infos])
+            reached = [link.settings.name for link in await self._describe()]
+            spans = pinned_spans(split, self._model.n_layers, reached)
         else:
-            machines = [await self._measure_own(threads), *await self._measure(infos)]
-            ways = await self._probe(list(infos))
-            spans = await asyncio.to_thread(plan_spans, self._model, machines, ways, self._plan, context)
-        self._say(spans.explanation)
+            cluster = await self.survey(threads)
+            spans = await asyncio.to_thread(plan_spans, self._model, cluster, self._plan, context)
+        for line in spans.explanation:
+            self._say(line)
+        for line in spans.warnings:
+            self._say(line, "warning")
         names = {link.settings.name: link for link in self._links}
         for stage, (name, first, end) in enumerate(spans.on_nodes, start=1):
             self._placed.append(await self._place(names[name], stage, first, end))
         await self._release_unused()
         return spans.own
+
+    async def survey(self, threads: int) -> Cluster:
+        """Time this machine (with so many threads) and all nodes, and the ways between them.
+
+        Raises LinkError if no node can be used.
+        """
+        infos = await self._describe()
+        machines = [await self._measure_own(threads), *await self._measure(infos)]
+        return cluster_of(machines, await self._probe(list(infos)))
 
     async def _describe(self) -> dict[NodeLink, NodeInfo]:
         self._progress("asking the nodes", -1.0)
@@ -313,9 +325,8 @@ class Nodes:
             Notice(at=time.monotonic(), level="warning", code=LEFT_OUT, message=message, hint=error.hint)
         )
 
-    def _say(self, text: str) -> None:
-        if text:
-            self._emit(Notice(at=time.monotonic(), level="info", code="nodes", message=text))
+    def _say(self, text: str, level: str = "info") -> None:
+        self._emit(Notice(at=time.monotonic(), level=level, code="nodes", message=text))
 
     def _tell(
         self,
@@ -340,6 +351,25 @@ class Nodes:
                 detail=detail,
             )
         )
+
+
+async def survey(plan: RunPlan, model: ModelFile, threads: int) -> Cluster:
+    """What `skippy-engine plan` plans for: the nodes of the plan and this machine, as they are now.
+
+    Whoever is left out is named in the log. Raises LinkError if no node can be used.
+    """
+    authority = plan.topology.tls_ca
+    tls = client_context(authority) if authority else None
+    nodes = Nodes(plan, model, _log_warnings, lambda detail, fraction: None, tls)
+    try:
+        return await nodes.survey(threads)
+    finally:
+        await nodes.close()
+
+
+def _log_warnings(event: Event) -> None:
+    if isinstance(event, Notice):
+        log.log(logging.WARNING if event.level == "warning" else logging.INFO, "%s", event.message)
 
 
 def _header_of(model: ModelFile) -> bytes:

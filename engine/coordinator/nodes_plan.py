@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from engine.config.plan import RunPlan
 from engine.coordinator.layout import check_split
-from engine.errors import CutRefused, UsageError
+from engine.errors import UsageError
 from engine.model.file import ModelFile
 from engine.planning.describe import describe_model
-from engine.planning.profiles import MIB, ComputeCosts, LinkProfile, ModelProfile
+from engine.planning.explain import explanation, warnings
+from engine.planning.planner import plan_placement
+from engine.planning.prediction import Drafting
+from engine.planning.profiles import Cluster, ComputeCosts, Demand, LinkProfile, NodeProfile
 
 OWN = "this machine"
 """The name of the engine's machine among those of nodes."""
@@ -41,7 +42,8 @@ class Spans:
 
     own: Span
     on_nodes: tuple[tuple[str, int, int], ...]
-    explanation: str = ""
+    explanation: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 _UNKNOWN = ComputeCosts(layer_us=(1.0,) * 5, head_us=(0.0,) * 5, call_us=0.0, prefill_us=1.0)
@@ -60,44 +62,41 @@ def pinned_spans(split: tuple[int, ...], n_layers: int, nodes: Sequence[str]) ->
     return Spans(own, tuple((name, *span) for name, span in zip(nodes, others, strict=False)))
 
 
-def plan_spans(
-    model: ModelFile, machines: Sequence[Machine], ways: Sequence[LinkProfile], plan: RunPlan, context: int
-) -> Spans:
-    """Spread the layers over the machines in their order, so that the slowest is as fast as can be.
+def plan_spans(model: ModelFile, cluster: Cluster, plan: RunPlan, context: int) -> Spans:
+    """The placement with the least predicted time per token; in as many stages as the plan says, if it does.
 
-    `machines` begins with the engine's own. Raises CutRefused if the model cannot be cut into so many stages.
+    The engine's own machine serves the first layers: the token embedding stays with it. Raises SkippyError
+    `memory` if the model does not fit.
     """
+    compute, rows = plan.compute, max(plan.compute.prefill_rows, plan.speculation.window_max + 1)
+    demand = Demand(context=context, sequences=compute.sequences, batch_rows=rows)
+    drafting = Drafting(plan.speculation.draft_max if _may_draft(plan.speculation.strategy) else 0)
+    stages = min(plan.topology.stages, len(cluster.nodes))
+    profile = describe_model(model)
+    chosen = plan_placement(cluster, profile, demand, drafting, stages=stages, own_first=True)
+    first, *others = chosen.chosen.placement
+    spans = tuple((stage.node.name, stage.first, stage.end) for stage in others)
+    return Spans((first.first, first.end), spans, tuple(explanation(chosen)), tuple(warnings(chosen)))
+
+
+def _may_draft(strategy: str) -> bool:
+    """Whether the head of the model itself may draft."""
+    return strategy == "auto" or strategy.startswith("mtp")
+
+
+def cluster_of(machines: Sequence[Machine], ways: Sequence[LinkProfile]) -> Cluster:
+    """What was measured, for the planner. Machines that could not be timed are taken to be like the first
+    that could."""
     known = next((machine.costs for machine in machines if machine.costs is not None), _UNKNOWN)
-    costs = [machine.costs or known for machine in machines]
-    cuts = _spread(describe_model(model), costs)
-    own, *others = itertools.pairwise((0, *cuts, model.n_layers))
-    named = ((machine.name, *span) for machine, span in zip(machines[1:], others, strict=True))
-    return Spans(own, tuple(named))
-
-
-def _spread(model: ModelProfile, costs: Sequence[ComputeCosts]) -> tuple[int, ...]:
-    """The cuts with the smallest (slowest stage, sum of squares), by dynamic programming over layers."""
-    n_layers = model.n_layers
-
-    def stage_us(machine: int, first: int, end: int) -> float:
-        read = sum(layer.read_bytes for layer in model.layers[first:end]) / MIB
-        head = costs[machine].head_us[0] if end == n_layers else 0.0
-        return costs[machine].call_us + costs[machine].layer_us[0] * read + head
-
-    @cache
-    def best(first: int, machine: int) -> tuple[float, float, tuple[int, ...]]:
-        if machine == len(costs) - 1:
-            us = stage_us(machine, first, n_layers)
-            return us, us * us, ()
-        options = []
-        for cut in model.cuts:
-            if cut > first:
-                us = stage_us(machine, first, cut)
-                slowest, squares, cuts = best(cut, machine + 1)
-                options.append((max(us, slowest), squares + us * us, (cut, *cuts)))
-        return min(options, default=(math.inf, math.inf, ()))
-
-    cuts = best(0, 0)[2]
-    if len(cuts) != len(costs) - 1:
-        raise CutRefused(f"{model.name} cannot be cut into {len(costs)} stages", hint="name fewer nodes")
-    return cuts
+    profiles = (
+        NodeProfile(
+            name=machine.name,
+            free_bytes=machine.free_bytes,
+            compute=machine.costs or known,
+            url=machine.url,
+            threads=max(1, machine.threads),
+            own=not machine.url,
+        )
+        for machine in machines
+    )
+    return Cluster(tuple(profiles), tuple(ways))

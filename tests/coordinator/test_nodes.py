@@ -12,7 +12,6 @@ import pytest_asyncio
 
 from engine.config.nodes import NodeSettings
 from engine.config.plan import RunPlan
-from engine.coordinator.nodes_plan import pinned_spans
 from engine.errors import SkippyError, UsageError
 from engine.events import NodeState, Notice
 from tests.faults.harness import DEADLINE, Disturbed, disturbed, in_decode, plan
@@ -124,12 +123,3 @@ async def test_two_engines_cannot_have_the_same_node(model: Path, nodes: list[No
         warnings = [notice.message for notice in second.of_kind(Notice) if notice.level == "warning"]
         assert len(warnings) == 3
         assert all("works for another engine" in message for message in warnings)
-
-
-# --- what is decided ----------------------------------------------------------------------------------------
-
-
-def test_given_cuts_go_to_the_nodes_in_their_order() -> None:
-    spans = pinned_spans((2, 4), 6, ["a", "b", "c"])
-    assert spans.own == (0, 2)
-    assert spans.on_nodes == (("a", 2, 4), ("b", 4, 6))
