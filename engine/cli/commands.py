@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import orjson
 
 from engine.client.sanitize import one_line
 from engine.config.plan import STRATEGIES
 from engine.config.resolve import LIVE_TABLES
 from engine.config.settings import SETTINGS, nearest, settings_of, value_of
-from engine.errors import UsageError
+from engine.errors import SkippyError, UsageError
+from engine.model.paths import log_dir
 
 if TYPE_CHECKING:
     from engine.cli.repl import Repl
 
 HISTORY_SHOWN = 20
+LOG_LINES = 20
+LOG_BYTES = 256 << 10  # of the end of a log, in which its last lines are looked for
+
+_JSON_TEXT = r'("(?:[^"\\]|\\.)*")'
+_PROMPT_JSON = re.compile(rf"(?:{_JSON_TEXT}\s+)?{_JSON_TEXT}")
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,59 @@ async def _rerun(repl: Repl, argument: str) -> None:
     await repl.ask(repl.prompts[int(argument) - 1])
 
 
+async def _append(repl: Repl, argument: str) -> None:
+    repl.appends = True
+    print("prompts continue the chat")
+
+
+async def _noappend(repl: Repl, argument: str) -> None:
+    repl.appends = False
+    repl.begin_chat()
+    print("every prompt begins a new chat")
+
+
+async def _prompt_json(repl: Repl, argument: str) -> None:
+    wrong = UsageError(
+        ":prompt-json needs a prompt as a JSON text, or a session and a prompt",
+        hint='e.g. :prompt-json "first" "one line\\nand another"',
+    )
+    match = _PROMPT_JSON.fullmatch(argument)
+    if match is None:
+        raise wrong
+    try:
+        session, prompt = (orjson.loads(text or '""') for text in match.groups())
+    except orjson.JSONDecodeError:
+        raise wrong from None
+    await repl.ask(prompt, session)
+
+
+async def _save(repl: Repl, argument: str) -> None:
+    if not argument:
+        raise UsageError(":save needs a file name")
+    if "text" not in repl.result:
+        raise SkippyError("there is no answer yet", hint="ask something first")
+    path = Path(argument).expanduser()
+    try:
+        path.write_text(str(repl.result["text"]), encoding="utf-8")
+    except OSError as error:
+        raise SkippyError(f"cannot write {path}: {error.strerror or error}") from error
+    print(f"the last answer is in {path}")
+
+
+async def _logs(repl: Repl, argument: str) -> None:
+    words = argument.split()
+    count = int(words.pop()) if words and words[-1].isdecimal() else LOG_LINES
+    known = sorted(path.stem for path in log_dir().glob("*.log"))
+    name = words[0] if words else "engine"
+    if name not in known or len(words) > 1:
+        raise UsageError(f"there is no log {' '.join(words) or name}", hint=nearest(name, known))
+    with (log_dir() / f"{name}.log").open("rb") as file:
+        file.seek(max(file.seek(0, 2) - LOG_BYTES, 0))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    for line in lines[max(len(lines) - count, 0) :]:
+        print(one_line(line))
+
+
 COMMANDS: Mapping[str, Command] = {
     ":help": Command("", "this list", _help),
     ":stats": Command("", "figures of the last answer and of all", _stats),
@@ -101,8 +164,15 @@ COMMANDS: Mapping[str, Command] = {
     ),
     ":system": Command("[TEXT|none]", "show or change the system message; begins a new chat", _system),
     ":clear": Command("", "begin a new chat", _clear),
+    ":append": Command("", "prompts continue the chat (as at the start)", _append),
+    ":noappend": Command("", "every prompt begins a new chat", _noappend),
     ":history": Command("", "the last prompts, numbered", _history),
     ":rerun": Command("N", "ask prompt N again, in a new chat", _rerun),
+    ":prompt-json": Command(
+        '["SESSION"] "PROMPT"', "ask a prompt written as a JSON text, in a chat of that name", _prompt_json
+    ),
+    ":save": Command("FILE", "write the last answer to a file", _save),
+    ":logs": Command("[NAME] [LINES]", "the end of a log of an engine or a stage", _logs),
 }
 
 

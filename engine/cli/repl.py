@@ -61,6 +61,8 @@ class Repl:
         self.plan: RunPlan = front_end.plan
         self.session = session
         self.chat = Chat()
+        self.appends = True  # whether a prompt continues the chat
+        self._named: dict[str, Chat] = {}  # chats of `:prompt-json`
         self.result: Mapping[str, Any] = {}
         self._program = front_end.program
         self._interrupts = interrupts
@@ -108,19 +110,25 @@ class Repl:
 
     async def _obey(self, text: str) -> None:
         if text.startswith(":"):
-            name, _, argument = text.partition(" ")
+            name, *rest = text.split(maxsplit=1)
             command = COMMANDS.get(name)
             if command is None:
                 raise SkippyError(f"there is no command {name}", hint=nearest(name, COMMANDS))
-            await command.run(self, argument.strip())
+            await command.run(self, rest[0] if rest else "")
         elif text:
             self.prompts.append(text)
             await self.ask(text)
 
-    async def ask(self, text: str) -> None:
-        """One turn of the chat. What fails is not part of it; what is stopped is, with the partial answer."""
-        turn = [*self.chat.messages, {"role": "user", "content": text}]
-        request = request_of(self.plan, turn, self.chat.session)
+    async def ask(self, text: str, name: str = "") -> None:
+        """One turn of the chat, or of the one with this name.
+
+        What fails is not part of it; what is stopped is, with the partial answer.
+        """
+        if not self.appends:
+            self.begin_chat()
+        chat = self._named.setdefault(name, Chat(session=name)) if name else self.chat
+        turn = [*chat.messages, {"role": "user", "content": text}]
+        request = request_of(self.plan, turn, chat.session)
         with self._interrupts:
             if self._engine_lost:
                 await self.session.open()
@@ -131,7 +139,7 @@ class Repl:
             finally:
                 self._writer.end_line()
         if answered is not None:
-            self._take(turn, answered)
+            self._take(chat, turn, answered)
 
     def show_stats(self) -> None:
         """The figures of the last answer."""
@@ -149,12 +157,13 @@ class Repl:
     def begin_chat(self) -> None:
         """Forget all turns."""
         self.chat = Chat()
+        self._named.clear()
 
-    def _take(self, turn: list[dict[str, str]], answered: Request) -> None:
+    def _take(self, chat: Chat, turn: list[dict[str, str]], answered: Request) -> None:
         finished = answered.finished
         if finished is None or finished.finish_reason == "error":
             return
         if answered.text:
-            self.chat.messages = [*turn, {"role": "assistant", "content": answered.text}]
+            chat.messages = [*turn, {"role": "assistant", "content": answered.text}]
         self.result = finished.result
         self.show_stats()

@@ -86,6 +86,48 @@ def test_prompts_are_numbered_and_can_be_asked_again(repl: Terminal) -> None:
     repl.expect(":rerun needs a number from 1 to 2")
 
 
+def test_noappend_begins_a_chat_with_every_prompt_until_append(repl: Terminal) -> None:
+    ask(repl, "first words")
+    ask(repl, ":noappend", "every prompt begins a new chat")
+    ask(repl, "second")
+    repl.expect("tokens  1 prompt")
+    ask(repl, "third")
+    repl.expect("tokens  1 prompt")
+    ask(repl, ":append", "prompts continue the chat")
+    ask(repl, "fourth")
+    repl.expect("tokens  3 prompt")
+
+
+def test_prompts_as_json_keep_their_lines_and_their_chats_apart(repl: Terminal) -> None:
+    ask(repl, "first words")
+    enter(repl, r':prompt-json "one" "a\nb"')
+    repl.expect(f"{SENT}a\r\nb\r\n", "tokens  2 prompt")
+    enter(repl, ':prompt-json "two" "c"')
+    repl.expect(f"{SENT}c\r\n", "tokens  1 prompt")
+    enter(repl, ':prompt-json "one" "d"')
+    repl.expect(f"{SENT}d\r\n", "tokens  5 prompt")
+    enter(repl, ":prompt-json one")
+    repl.expect("skippy-prompt: :prompt-json needs a prompt as a JSON text")
+
+
+def test_the_last_answer_is_saved(repl: Terminal, tmp_path: Path) -> None:
+    enter(repl, ":save answer.txt")
+    repl.expect("there is no answer yet; ask something first")
+    ask(repl, "one two")
+    ask(repl, ":save answer.txt", "the last answer is in answer.txt")
+    assert (tmp_path / "answer.txt").read_text() == "one two"
+    enter(repl, ":save missing/answer.txt")
+    repl.expect("cannot write missing/answer.txt: No such file or directory")
+
+
+def test_the_end_of_a_log_is_shown(repl: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "state" / "skippy" / "log" / "stage-1.log").write_text("early\nlate \x1b[2J\nlast\n")
+    enter(repl, ":logs stage-1 2")
+    repl.expect(f"{SENT}late ␛[2J\r\nlast\r\n")
+    enter(repl, ":logs stage-9")
+    repl.expect("there is no log stage-9; did you mean stage-1?")
+
+
 def test_the_history_outlives_the_process(repl: Terminal, terminal: OpenTerminal) -> None:
     ask(repl, "remember me")
     ask(repl, "remember me")
