@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 from engine.config.kinds import Address, Items, Switch, Text, Url
 from engine.config.layers import read_topology_file
 from engine.config.nodes import NodeSettings
-from engine.config.settings import TABLES, Setting, nearest, settings_of
+from engine.config.settings import SETTINGS, TABLES, Setting, nearest, settings_of
 from engine.config.tables import absolute
 from engine.errors import UsageError
+from engine.planning.lock import is_lock, read_lock
 
 
 class Parser(argparse.ArgumentParser):
@@ -89,13 +90,33 @@ def flags_with_stages(arguments: argparse.Namespace, *, token_needs: str, token_
             raise UsageError(
                 "--stage and --topology exclude each other", hint="name all stages in one of them"
             )
-        flags["remote"] = read_topology_file(Path(arguments.topology).expanduser())
+        _take_topology(flags, Path(arguments.topology).expanduser())
     if arguments.token_file is not None:
         if flags["remote"]:
             flags["remote"] = tuple(_with_token_file(item, arguments.token_file) for item in flags["remote"])
-        elif not arguments.node:
+        elif not nodes_of(arguments):
             raise UsageError(f"--token-file needs {token_needs}", hint=token_hint)
     return flags
+
+
+def _take_topology(flags: dict[str, Any], path: Path) -> None:
+    """Running stages, or a pinned plan: then its model and its cuts, which exclude those of the call."""
+    if not is_lock(path):
+        flags["remote"] = read_topology_file(path)
+        return
+    lock = read_lock(path)
+    for name in ("stages", "split"):
+        if flags[name] is not None:
+            flag = SETTINGS[name].flag
+            raise UsageError(f"{flag} and {path.name} exclude each other", hint="it holds a pinned plan")
+    if lock.stages[0].url:
+        raise UsageError(
+            f"{path.name} puts the first layers on {lock.stages[0].node}, but a run computes them here",
+            hint="make a plan for real nodes: skippy-engine plan MODEL --nodes FILE --lock FILE",
+        )
+    flags["fingerprint"] = lock.fingerprint
+    cuts = tuple(stage.first for stage in lock.stages[1:])
+    flags |= {"split": cuts} if cuts else {"stages": 1}
 
 
 def add_node_option(group: argparse._ActionsContainer) -> None:
@@ -111,7 +132,13 @@ def add_node_option(group: argparse._ActionsContainer) -> None:
 
 
 def nodes_of(arguments: argparse.Namespace) -> tuple[NodeSettings, ...]:
-    """The machines that `--node` names; their name is their address. Raises UsageError."""
+    """The machines that `--node` names, by their address, or those of a pinned plan. Raises UsageError."""
+    file = absolute(Text(is_file=True), arguments.token_file or "", Path.cwd())
+    if arguments.topology is not None and is_lock(path := Path(arguments.topology).expanduser()):
+        if arguments.node:
+            raise UsageError(f"--node and {path.name} exclude each other", hint="it holds a pinned plan")
+        stages = read_lock(path).stages[1:]
+        return tuple(NodeSettings(name=stage.node, url=stage.url, token_file=file) for stage in stages)
     try:
         urls = [Url().check(url) for url in arguments.node]
     except ValueError as error:
@@ -119,7 +146,6 @@ def nodes_of(arguments: argparse.Namespace) -> tuple[NodeSettings, ...]:
     twice = next((url for url in urls if urls.count(url) > 1), None)
     if twice is not None:
         raise UsageError(f"--node {twice} is given twice")
-    file = absolute(Text(is_file=True), arguments.token_file or "", Path.cwd())
     return tuple(NodeSettings(name=url.partition("://")[2], url=url, token_file=file) for url in urls)
 
 

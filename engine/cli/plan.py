@@ -19,8 +19,9 @@ from engine.model.packages.source import open_model
 from engine.planning.describe import describe_model
 from engine.planning.emulation import read_emulated
 from engine.planning.explain import explanation, plan_json, table, warnings
-from engine.planning.lock import lock_of, placement_of, read_lock, write_lock
+from engine.planning.lock import read_lock, write_lock
 from engine.planning.measure import compute_costs
+from engine.planning.pinned import lock_of, placement_of
 from engine.planning.planner import Plan, judge, plan_placement
 from engine.planning.prediction import Drafting
 from engine.planning.profiles import Cluster, ComputeCosts, Demand
@@ -63,6 +64,7 @@ def _plan(arguments: argparse.Namespace, run: RunPlan, model: ModelFile) -> Plan
         drafting,
         stages=run.topology.stages if arguments.stages is not None else 0,
         target_ms=arguments.target_tpot_ms or 0.0,
+        own_first=arguments.emulate is None,  # as in a run over real nodes
     )
 
 

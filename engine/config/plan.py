@@ -68,6 +68,7 @@ class TopologyPlan:
     stages: int = 2  # 0, with `use_nodes` only: as many as are fastest
     split: tuple[int, ...] = ()  # first layers of stages 1..; empty: balanced by measured cost
     remote: tuple[StageAddress, ...] = ()  # in order; empty: all stages are local
+    fingerprint: str = ""  # of the only model that may run; empty: any
     use_nodes: bool = False  # the layers go to the machines of `RunPlan.nodes`
     tls_ca: str = ""  # PEM file of the certificates to trust for wss://; empty: the system's
     wire: WireType = WireType.F32

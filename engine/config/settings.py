@@ -123,6 +123,7 @@ _TOPOLOGY = (
         "Further URLs after a comma are its standbys",
         flag="--stage",
     ),
+    _setting("topology", "fingerprint", Text("HEX"), "run no other model than the one of this fingerprint"),
     _setting(
         "topology",
         "use_nodes",

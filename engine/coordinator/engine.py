@@ -19,6 +19,7 @@ from engine.config.rules import with_speculation
 from engine.coordinator.chain import RETURN_LINK, Chain
 from engine.coordinator.drafting import Drafting
 from engine.coordinator.generation import Generation, GenerationSetting
+from engine.coordinator.layout import check_fingerprint
 from engine.coordinator.prompt import PromptBuilder
 from engine.coordinator.slots import Slot, SlotPool
 from engine.coordinator.stages import Stages
@@ -59,6 +60,7 @@ class Engine:
         self._set_state("loading", "reading the model")
         building = self._progress("building the default model")
         model = self._model = await asyncio.to_thread(open_model, self.plan.model, building)
+        check_fingerprint(self.plan, model)
         self._stages = Stages(self.plan, model, self.emit, self._tell)
         self._set_state("loading", "starting the stages")
         prompts = asyncio.create_task(asyncio.to_thread(PromptBuilder, model))

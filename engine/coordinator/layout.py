@@ -25,6 +25,16 @@ class Layout:
     context: int = 0
 
 
+def check_fingerprint(plan: RunPlan, model: ModelFile) -> None:
+    """Raise HandshakeRefused if the plan is for another model."""
+    wanted = plan.topology.fingerprint
+    if wanted and wanted != model.fingerprint:
+        raise HandshakeRefused(
+            f"this run is for the model {wanted[:12]}, and {model.name} is {model.fingerprint[:12]}",
+            hint="give the model that was planned for, or plan again: skippy-engine plan MODEL --lock FILE",
+        )
+
+
 def threads_per_stage(plan: RunPlan, stages: int) -> int:
     """The threads asked for, else the machine's cores shared among its local stages."""
     return plan.compute.threads or max(1, (os.cpu_count() or 1) // max(1, stages))

@@ -115,7 +115,7 @@ def network_ms(cluster: Cluster, model: ModelProfile, placement: Placement, rows
 
 def loop_ms(cluster: Cluster) -> float:
     """What the coordinator spends on a window."""
-    return cluster.own.message_us / 1000
+    return cluster.own.handling_ms
 
 
 def enter_ms(cluster: Cluster, first: NodeProfile) -> float:
@@ -123,7 +123,7 @@ def enter_ms(cluster: Cluster, first: NodeProfile) -> float:
     if first.own:
         return 0.0
     way = cluster.link(cluster.own.name, first.name)
-    return way.one_way_ms(MESSAGE_BYTES) + first.message_us / 1000
+    return way.one_way_ms(MESSAGE_BYTES) + first.handling_ms
 
 
 def hop_ms(
@@ -131,7 +131,7 @@ def hop_ms(
 ) -> float:
     """From one stage to the next, with the activations of a window."""
     way = cluster.link(sender.name, receiver.name)
-    return way.one_way_ms(MESSAGE_BYTES + rows * model.row_bytes) + receiver.message_us / 1000
+    return way.one_way_ms(MESSAGE_BYTES + rows * model.row_bytes) + receiver.handling_ms
 
 
 def leave_ms(cluster: Cluster, last: NodeProfile) -> float:

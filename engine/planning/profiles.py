@@ -16,6 +16,10 @@ from engine.errors import ConfigError
 WINDOW_ROWS = (1, 2, 4, 8, 16)
 """The numbers of rows for which a node's speed is measured."""
 
+LOOP_US, MESSAGE_US = 900.0, 1250.0
+"""What the coordinator spends on a window, and what every further process does besides computing, in
+microseconds: tests/bench/predictions.py on one core for each process."""
+
 MIB = 1 << 20
 ByRows = tuple[float, float, float, float, float]
 
@@ -54,11 +58,17 @@ class NodeProfile:
     url: str = ""  # where it waits for layers; "" on the coordinator's own machine
     threads: int = 1  # with which it was timed
     own: bool = False  # the coordinator's machine: no hop to the first stage
-    message_us: float = 0.0  # what taking a window in and handing it on costs besides computing
+    message_us: float = -1.0  # what a window costs a process besides computing; below 0: the usual
 
     def __post_init__(self) -> None:
-        if self.free_bytes < 0 or self.threads < 1 or not 0 <= self.message_us < math.inf:
+        if self.free_bytes < 0 or self.threads < 1 or not self.message_us < math.inf:
             raise ConfigError(f"node {self.name}: free_bytes, threads or message_us is out of range")
+
+    @property
+    def handling_ms(self) -> float:
+        """What a window costs this machine besides computing, in milliseconds."""
+        usual = LOOP_US if self.own else MESSAGE_US
+        return (usual if self.message_us < 0 else self.message_us) / 1000
 
 
 @dataclass(frozen=True, slots=True)

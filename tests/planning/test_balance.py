@@ -22,6 +22,11 @@ from engine.planning.profiles import MIB, to_plain
 from tests.conformance.cases import MODELS
 
 
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.planning.measure._SECONDS", 0.1)
+
+
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModelFile]:
     def make(name: str) -> ModelFile:

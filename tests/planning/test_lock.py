@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ConfigError, HandshakeRefused
-from engine.planning.lock import lock_of, placement_of, read_lock, write_lock
+from engine.planning.lock import read_lock, write_lock
+from engine.planning.pinned import lock_of, placement_of
 from engine.planning.planner import plan_placement
 from engine.planning.prediction import Drafting
 from tests.planning.machines import SMALL, cluster, model, node

@@ -18,6 +18,11 @@ from tests.conformance.cases import MODELS
 from tests.model.gguf_files import write_small_model
 
 
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.planning.measure._SECONDS", 0.1)
+
+
 @pytest.fixture
 def tiny(tmp_path: Path) -> Callable[[str], ModelFile]:
     def make(name: str) -> ModelFile:
@@ -46,7 +51,7 @@ def test_a_header_is_enough_to_time_a_model_and_the_result_is_kept(
 
 
 def test_the_head_of_the_model_is_timed_too(tiny: Callable[[str], ModelFile], tmp_path: Path) -> None:
-    assert compute_costs(tiny("mimo2-nextn"), 1, cache_dir=tmp_path).draft_us > 0
+    assert compute_costs(tiny("mimo2"), 1, cache_dir=tmp_path).draft_us > 0
 
 
 def test_random_weights_stand_for_small_numbers(tiny: Callable[[str], ModelFile], tmp_path: Path) -> None:
@@ -76,7 +81,7 @@ def test_what_is_no_such_header_is_refused(tiny: Callable[[str], ModelFile], tmp
 
 
 def test_a_profile_counts_layers_experts_caches_and_the_head(tiny: Callable[[str], ModelFile]) -> None:
-    dense, experts, mla = tiny("llama-q8_0"), tiny("qwen3moe"), tiny("deepseek2-nextn")
+    dense, experts, mla = tiny("llama-q8_0"), tiny("qwen3moe"), tiny("deepseek2")
     profile = describe_model(dense)
     tensors = dense.tensors
     assert profile.cuts == (1, 2, 3)
