@@ -12,6 +12,7 @@ from engine.cli.errors import run_command
 from engine.cli.options import Parser, add_setting
 from engine.cli.package_options import add_package
 from engine.cli.plan_options import add_plan
+from engine.cli.serve_options import add_serve
 from engine.cli.train_head import add_train_head
 from engine.config.settings import SETTINGS
 
@@ -36,6 +37,7 @@ def _parser(program: str) -> Parser:
     parser.add_argument("--version", action="version", version=f"skippy {engine.__version__}")
     tools = parser.add_subparsers(title="tools", metavar="TOOL", required=True, parser_class=Parser)
     _add_stage(tools)
+    add_serve(tools)
     _add_verify(tools)
     _add_bench(tools)
     add_package(tools)

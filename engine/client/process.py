@@ -57,18 +57,22 @@ class EngineProcess:
         log_path: Path,
         *,
         command: Sequence[str] = ENGINE_COMMAND,
+        token: str = "",
+        port: int = 0,
         timeouts: Timeouts = TIMEOUTS,
     ) -> EngineProcess:
         """Start an engine and wait until it listens, not until it is ready.
 
-        Raises the error that the engine reports, or EngineLost when it ends or stays silent.
+        Without a token it gets one that nobody else knows, without a port a free one. Raises the error that
+        the engine reports, or EngineLost when it ends or stays silent.
         """
-        token = secrets.token_hex(16)
+        token = token or secrets.token_hex(16)
+        settings = {"plan": plan_to_dict(plan), "token": token, "port": port}
         log = Log(log_path)
         process = await _spawn(command, log)
         try:
             async with asyncio.timeout(timeouts.engine_start):
-                answer = await _first_answer(process, {"plan": plan_to_dict(plan), "token": token}, log)
+                answer = await _first_answer(process, settings, log)
         except TimeoutError:
             await _kill(process)
             raise EngineLost(

@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from engine.client.client import EngineClient, RunningEngine
+from engine.errors import Unauthorized
+from engine.events import EngineState
 from engine.model.paths import cache_dir
 from tests.cli.programs import PATIENCE, Terminal, environment
 
@@ -117,3 +120,34 @@ def test_a_second_turn_reuses_the_first(repl: Terminal) -> None:
     repl.expect("tokens  ", "prompt tokens were in the caches", "\x1b[?2004h")
     repl.type(":quit\r")
     assert repl.wait() == 0
+
+
+async def test_an_engine_that_is_served_can_be_attached_to_until_ctrl_c(home: Path) -> None:
+    command = (sys.executable, "-m", "engine.cli.main", "serve", "--stages", "1", "--threads", "1")
+    process = subprocess.Popen(
+        [*command, "--ctx", "512"], stdout=subprocess.PIPE, text=True, env=environment(home), cwd=home
+    )
+    try:
+        assert process.stdout is not None
+        word, url, label, token_file, *_ = process.stdout.readline().split()
+        assert (word, label) == ("ready", "token-file")
+        assert Path(token_file).stat().st_mode & 0o077 == 0
+        token = Path(token_file).read_text().strip()
+        async with EngineClient(RunningEngine(url, token)) as client:
+            states = [event.state async for event in first_states(client)]
+        assert states[-1] == "ready"
+        with pytest.raises(Unauthorized):
+            await EngineClient(RunningEngine(url, "another")).open()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=PATIENCE) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def first_states(client: EngineClient) -> AsyncIterator[EngineState]:
+    async for event in client.events():
+        if isinstance(event, EngineState):
+            yield event
+            if event.state in ("ready", "failed"):
+                return
