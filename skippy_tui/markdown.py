@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import lru_cache
 
 from markdown_it import MarkdownIt
@@ -225,9 +226,11 @@ class _Block(rich_markdown.Markdown):
     }
     inlines = {*rich_markdown.Markdown.inlines, "a"}  # noqa: RUF012
 
-    def __init__(self, tokens: list[Token], look: Look) -> None:
-        super().__init__("", code_theme=look.code)  # type: ignore[arg-type]
-        self.parsed = tokens
+    def of(self, tokens: list[Token]) -> _Block:
+        """The same for other tokens; making one anew would make a parser as well."""
+        block = copy(self)
+        block.parsed = tokens
+        return block
 
 
 class MarkdownLines:
@@ -235,7 +238,8 @@ class MarkdownLines:
 
     def __init__(self, width: int, look: Look) -> None:
         self.lines: list[Strip] = []
-        self._look = look
+        self._console = look.console
+        self._block = _Block("", code_theme=look.code)  # type: ignore[arg-type]
         self._options = look.console.options.update(width=width, height=None)
         self._pieces = Pieces()
         self._open = ""  # text whose lines may still change
@@ -271,6 +275,5 @@ class MarkdownLines:
     def _put(self, tokens: list[Token], *, joined: bool) -> None:
         if self.lines and not joined:
             self.lines.append(Strip([]))
-        block = _Block(tokens, self._look)
-        for line in self._look.console.render_lines(block, self._options, pad=False):
+        for line in self._console.render_lines(self._block.of(tokens), self._options, pad=False):
             self.lines.append(Strip(line))

@@ -7,6 +7,8 @@ nothing around them moves when they change.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from textual.content import Content
 
@@ -83,7 +85,9 @@ def timeline_row(spans: Sequence[Span], start: float, end: float, width: int) ->
         kind = ("even" if span.window % 2 == 0 else "odd") if span.kind == "useful" else span.kind
         for position in range(first, min(last, 2 * width)):
             halves[position] = kind
-    return Content.assemble(*(_cell(halves[i], halves[i + 1]) for i in range(0, 2 * width, 2)))
+    cells = (_cell(halves[i], halves[i + 1]) for i in range(0, 2 * width, 2))
+    runs = [(style, "".join(sign for sign, _ in run)) for style, run in groupby(cells, key=itemgetter(1))]
+    return Content.assemble(*((signs, style) for style, signs in runs))
 
 
 _SHADE = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 
-SHARE = 0.1  # of one core
-LONGEST = 0.35  # seconds between two drawings, however much they cost
+SHARE = 0.05  # of one core
+LONGEST = 0.4  # seconds between two drawings, however much they cost
 
 
 class Throttle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 WIDE = 100  # columns from which the panels stand beside the chat
 TALL = 32  # rows from which the newest tokens stand below it
 TICK_SECONDS = 1 / 12
-FIGURES_EVERY = 2  # drawings: figures that change more often cannot be read
+FIGURES_SECONDS = 0.4  # between two drawings of figures: what changes more often cannot be read
 IDLE_EVERY = 8  # drawings: how often ages are redrawn while nothing happens
 
 
@@ -65,12 +66,13 @@ class MainScreen(Screen[None]):
         self._speculation = SpeculationPanel()
         self._pipeline = PipelinePanel(age)
         self._flows = (
-            TokenFlow(clock, breaks=True, id="all-tokens"),
-            TokenFlow(clock, breaks=False, id="strip"),
+            TokenFlow(clock, whole=True, id="all-tokens"),
+            TokenFlow(clock, whole=False, id="strip"),
         )
         self._controller = controller
         self._drawn: ViewState | None = None
         self._figures_drawn: ViewState | None = None
+        self._figures_at = 0.0
         self._plan_drawn: object = None
         self._draw_number = 0
         self._throttle = Throttle()
@@ -117,6 +119,7 @@ class MainScreen(Screen[None]):
     def draw_figures(self) -> None:
         """Redraw status, panels and welcome."""
         state, plan = self._controller.feed.state, self._controller.plan
+        self._figures_at = time.monotonic()
         self._figures_drawn, self._plan_drawn = state, (plan, self._controller.conversation.title)
         self._status.draw(state, plan, self._controller.strategy, self._title())
         self.chat.draw_welcome(state)
@@ -133,7 +136,7 @@ class MainScreen(Screen[None]):
         if state is not self._figures_drawn:
             # Starting, ending and loading are shown at once, figures of a running answer at a readable rate.
             steady = request is not None and request.finished is None and len(request.tokens) > 0
-            return not steady or self._draw_number % FIGURES_EVERY == 0
+            return not steady or time.monotonic() - self._figures_at >= FIGURES_SECONDS
         troubled = any(stage.state.state in ("unreachable", "restarting") for stage in state.stages.values())
         return troubled and self._draw_number % IDLE_EVERY == 0
 

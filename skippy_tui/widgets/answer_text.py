@@ -72,29 +72,31 @@ class AnswerText(GrowingWidget):
     # -- drawing ---------------------------------------------------------------------------------------
 
     def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines of a region. Every line is made once: what the styles ask for is in it already."""
         base = self.rich_style
         if base != self._base:
             self._base = base
             self._drawn.clear()
-        return super().render_lines(crop)
-
-    def render_line(self, y: int) -> Strip:
-        # The same strip again costs the screen nothing.
-        strip = self._drawn.get(y)
-        if strip is None:
-            strip = self._drawn[y] = self._render(y)
-        return strip
+        strips = []
+        for y in crop.line_range:
+            strip = self._drawn.get(y)
+            if strip is None:
+                strip = self._drawn[y] = self._render(y)
+            strips.append(strip.crop(crop.x, crop.right))
+        return strips
 
     def _render(self, y: int) -> Strip:
-        width, base = self._width, self._base
         if y >= len(self.lines):
-            return Strip.blank(width, base)
-        line = Strip([Segment(" " * MARGIN), *self.lines[y]])
+            return Strip.blank(self._width, self._base)
+        strip = Strip([Segment(" " * MARGIN), *self.lines[y]])
         selection = self.text_selection
         span = selection.get_span(y) if selection is not None else None
         if span is not None:
-            line = _marked(line, *span, self.screen.get_component_rich_style("screen--selection"))
-        return line.apply_style(base).adjust_cell_length(width, base).apply_offsets(0, y)
+            strip = _marked(strip, *span, self.screen.get_component_rich_style("screen--selection"))
+        strip = strip.apply_style(self._base).adjust_cell_length(self._width, self._base).apply_offsets(0, y)
+        for line_filter in self.get_line_filters():
+            strip = strip.apply_filter(line_filter, self.background_colors[1])
+        return strip
 
     # -- selecting with the mouse ----------------------------------------------------------------------
 

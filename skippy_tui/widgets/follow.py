@@ -21,6 +21,8 @@ class GrowingWidget(Widget):
 class FollowScroll(GrowingWidget, VerticalScroll, can_focus=False):
     """Stays at the end until somebody scrolls up; what fits stands at the top."""
 
+    BLANK = True  # there is nothing to draw beside the children
+
     def watch_virtual_size(self) -> None:
         fits = self.virtual_size.height <= self.size.height
         if fits == self.is_anchored:

@@ -34,6 +34,12 @@ Tab and Shift+Tab, or the arrow keys, go from one message to the next.
         Binding("down,j", "app.focus_next", "Next", show=False),
     ]
 
+    BLANK = True  # but for the mark of the focus, there is nothing to draw beside the children
+
+    def watch_has_focus(self, has_focus: bool) -> None:
+        super().watch_has_focus(has_focus)
+        self.BLANK = not has_focus
+
     @property
     def text(self) -> str:
         """The text as it was written."""

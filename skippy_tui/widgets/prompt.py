@@ -148,6 +148,8 @@ class Suggestions(OptionList, can_focus=False):
 
     def offer(self, suggestions: Sequence[Suggestion]) -> None:
         """Show these; hidden when there are none."""
+        if not suggestions and not self._shown:
+            return  # as with most keys
         self._shown = list(suggestions)
         self.clear_options()
         width = max((len(item.text) for item in self._shown), default=0)

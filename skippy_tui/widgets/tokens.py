@@ -55,10 +55,10 @@ came on top of a window whose drafts were all right. A rejected draft flashes, c
 correction. `⏎` is a line break in a token.
 """
 
-    def __init__(self, clock: Callable[[], float], *, breaks: bool, id: str) -> None:
+    def __init__(self, clock: Callable[[], float], *, whole: bool, id: str) -> None:
         super().__init__(id=id)
         self._clock = clock
-        self._breaks = breaks  # whether a line break in the text begins a line
+        self._whole = whole  # an answer as it is broken into lines, to scroll through; or its newest tokens
         self._request = ""
         self._tokens: list[Token] = []
         self._lines: list[list[Cell]] = [[]]
@@ -140,7 +140,7 @@ correction. `⏎` is a line break in a token.
             text = part if last else part + NEW_LINE
             if text:
                 self._put_text(text, token.origin, shade)
-            if not last and self._breaks:
+            if not last and self._whole:
                 self._lines.append([])
 
     def _put_text(self, text: str, origin: str, shade: int) -> None:
@@ -155,11 +155,12 @@ correction. `⏎` is a line break in a token.
         self._lines[-1].append(Cell(text, origin, shade))
 
     def _fit(self) -> None:
-        follow = self.scroll_offset.y >= self.max_scroll_y - 1
-        self.virtual_size = Size(self._room, len(self._lines))
-        if follow:
-            self.scroll_to(y=self.max_scroll_y, animate=False, force=True, immediate=True)
-        self.refresh()
+        if self._whole:
+            follow = self.scroll_offset.y >= self.max_scroll_y - 1
+            self.virtual_size = Size(self._room, len(self._lines))
+            if follow:
+                self.scroll_to(y=self.max_scroll_y, animate=False, force=True, immediate=True)
+        self.refresh(self.size.region)  # not the border
 
     def on_resize(self) -> None:
         room = self.scrollable_content_region.width
@@ -179,7 +180,8 @@ correction. `⏎` is a line break in a token.
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width
-        number = y + self.scroll_offset.y
+        first = self.scroll_offset.y if self._whole else max(len(self._lines) - self.size.height, 0)
+        number = y + first
         base = self.rich_style
         if number >= len(self._lines):
             return Strip.blank(width, base)
