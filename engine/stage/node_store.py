@@ -100,7 +100,7 @@ class IncomingSlice:
             _remove_old_parts(self.target.parent)
             self.offset = self._kept_bytes()
             cache.check_space(self.target, self._assign.size - self.offset + RESERVE_BYTES)
-            self._file = self._open.enter_context(self._part.open("ab"))
+            self._file = self._open.enter_context(self._part.open("ab", buffering=0))
             self._open = self._open.pop_all()
         return self
 
@@ -109,15 +109,17 @@ class IncomingSlice:
 
     def write(self, data: bytes) -> None:
         """Append what came."""
+        rest = memoryview(data)
         with cache.explained(self.target):
-            self._file.write(data)
+            while rest:
+                written = self._file.write(rest)
+                rest = rest[written:]
         self.offset += len(data)
 
     def finish(self, progress: Progress) -> Path:
         """Check the whole file and give it its name. CacheError `slice-hash` if it is not what was announced;
         nothing of it is kept then."""
         with cache.explained(self.target):
-            self._file.flush()
             cache.flush_to_disk(self._file.fileno())
             self._file.close()
             sha256 = _hashed(self._part, self._assign.size, progress)

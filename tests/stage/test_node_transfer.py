@@ -130,8 +130,8 @@ async def test_a_damaged_piece_is_noticed_and_sent_again(
     async with waiting_node() as (_, url), behind_a_proxy(url) as (link, proxy):
 
         def report(state: str, done: int, total: int) -> None:
-            if state == "receiving" and done == PIECE and len(proxy.connections) == 1:
-                proxy.connections[0].corrupt = 1
+            if state == "checking" and len(proxy.connections) == 1:
+                proxy.connections[0].corrupt = 1  # the next thing that is sent is the slice
 
         _, assigned = await link.assign(wanted.question(), wanted.slice, report)
         assert assigned.source == "received"
