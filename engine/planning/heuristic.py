@@ -62,7 +62,7 @@ def _filled(problem: PlacementProblem) -> Solution | None:
     layers = np.arange(problem.n_layers + 1)
     spans = np.where(np.isfinite(problem.stage), layers[None, None, :] - layers[None, :, None], 0)
     room = spans.max(axis=(1, 2))
-    first_only = ~np.isfinite(_no_loops(problem)).any(axis=0)
+    first_only: NDArray[np.bool_] = np.isinf(np.min(_no_loops(problem), axis=0))
     order = sorted(range(problem.n_nodes), key=lambda node: (not first_only[node], -room[node]))
     for count in range(1, min(problem.n_nodes, problem.n_layers) + 1):
         solution = cut_best(problem, order[:count])

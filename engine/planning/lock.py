@@ -7,8 +7,6 @@ import tomllib
 from itertools import pairwise
 from pathlib import Path
 
-import tomli_w
-
 from engine.config.plain import from_plain
 from engine.errors import ConfigError, UsageError
 from engine.planning.profiles import TopologyLock, to_plain
@@ -16,6 +14,8 @@ from engine.planning.profiles import TopologyLock, to_plain
 
 def write_lock(lock: TopologyLock, path: Path) -> None:
     """Write the file; whoever reads it meanwhile sees the old one. Raises ConfigError."""
+    import tomli_w  # not needed to read one
+
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         unfinished.write_text(tomli_w.dumps(to_plain(lock)), encoding="utf-8")
