@@ -199,7 +199,9 @@ class Controller:
         old = self.plan
         if plan == old:
             return "as it is already"
-        if (plan.model, plan.topology, plan.compute) != (old.model, old.topology, old.compute):
+        emulation = plan.topology.emulation
+        as_now = replace(old.topology, emulation=emulation)
+        if (plan.model, plan.topology, plan.compute) != (old.model, as_now, old.compute):
             if self.attached:
                 raise SkippyError("only the engine's own plan says this", hint="start without --attach")
             self._refuse_while_busy()
@@ -207,6 +209,8 @@ class Controller:
             await self.feed.replace(self._connect(plan))
             return "with a new engine, which is starting"
         self.plan = plan
+        if emulation != old.topology.emulation and self.feed.failure is None:
+            await self.feed.set_emulation(emulation)
         if plan.speculation != old.speculation:
             if self.feed.failure is None:
                 await self.feed.set_values(asdict(plan.speculation))

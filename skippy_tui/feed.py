@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from engine.client.requests import GenerateRequest
 from engine.errors import EngineLost, SkippyError
 from engine.events import EngineState, Event, Notice, RequestFinished
+from engine.protocol.messages import LinkEmulation
 from engine.timeouts import TIMEOUTS
 from engine.view import Request, ViewState, apply
 
@@ -26,6 +27,7 @@ class Client(Protocol):
     async def send(self, message: Mapping[str, Any]) -> None: ...
     async def cancel(self, request: str) -> None: ...
     async def set_values(self, values: Mapping[str, Any]) -> None: ...
+    async def set_emulation(self, emulation: LinkEmulation) -> None: ...
 
 
 class Feed:
@@ -152,3 +154,7 @@ class Feed:
     async def set_values(self, values: Mapping[str, Any]) -> None:
         """Change settings of speculation from the next window on."""
         await self._client.set_values(values)
+
+    async def set_emulation(self, emulation: LinkEmulation) -> None:
+        """Delay every link like this from the next answer on."""
+        await self._client.set_emulation(emulation)

@@ -9,6 +9,7 @@ from typing import Any
 from engine.client.requests import GenerateRequest
 from engine.errors import SkippyError
 from engine.events import Event
+from engine.protocol.messages import LinkEmulation
 from skippy_tui.demo import answer, finished, ready
 
 Script = Callable[[GenerateRequest], list[Event]]
@@ -27,6 +28,7 @@ class ScriptedClient:
     ) -> None:
         self.sent: list[Mapping[str, Any]] = []  # every request, for tests to look at
         self.values: dict[str, Any] = {}  # settings that were changed
+        self.emulation = LinkEmulation()  # that was asked for while it ran
         self.opened = 0
         self._startup = ready() if startup is None else startup
         self._script = script
@@ -65,6 +67,9 @@ class ScriptedClient:
 
     async def set_values(self, values: Mapping[str, Any]) -> None:
         self.values |= values
+
+    async def set_emulation(self, emulation: LinkEmulation) -> None:
+        self.emulation = emulation
 
     @property
     def is_quiet(self) -> bool:

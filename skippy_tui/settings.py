@@ -56,13 +56,13 @@ def find_setting(name: str) -> Setting:
 
 def needs_new_engine(setting: Setting) -> bool:
     """Whether only a new engine can take a change of this setting on."""
-    return setting.table not in LIVE_TABLES
+    return setting.table not in LIVE_TABLES and not setting.path.startswith("topology.emulation.")
 
 
 def change(plan: RunPlan, name: str, value: Any) -> RunPlan:
     """The plan with one setting changed; the value may be a text. Raises UsageError or ConfigError."""
     setting = find_setting(name)
-    if not needs_new_engine(setting):
+    if setting.table in LIVE_TABLES:
         return with_settings(plan, {setting.name: value})
     plain = asdict(plan)
     if setting.name in _PLACES:

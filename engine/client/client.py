@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,10 +18,12 @@ from typing import Any, Self
 from engine.client.answers import Answers
 from engine.client.link import EngineLink, LinkClosed
 from engine.client.process import ENGINE_COMMAND, EngineProcess
-from engine.client.requests import GenerateRequest, cancel_request, set_request
+from engine.client.requests import GenerateRequest, cancel_request, emulate_request, set_request
 from engine.config.plan import RunPlan
+from engine.config.rules import with_speculation
 from engine.errors import EngineLost, SkippyError
 from engine.events import EngineState, Event, EventsDropped, Notice, RequestFinished
+from engine.protocol.messages import LinkEmulation
 from engine.timeouts import TIMEOUTS, Timeouts
 
 
@@ -173,7 +175,20 @@ class EngineClient:
 
     async def set_values(self, values: Mapping[str, Any]) -> None:
         """Change settings of speculation from the next window on; a wrong one is answered by a Notice."""
+        if isinstance(self._target, LocalEngine):  # an engine in its place is started with them
+            plan = self._target.plan
+            with contextlib.suppress(SkippyError):
+                plan = replace(plan, speculation=with_speculation(plan.speculation, values))
+            self._target = replace(self._target, plan=plan)
         await self.send(set_request(values))
+
+    async def set_emulation(self, emulation: LinkEmulation) -> None:
+        """Delay every link like this from the next answer on."""
+        if isinstance(self._target, LocalEngine):
+            plan = self._target.plan
+            plan = replace(plan, topology=replace(plan.topology, emulation=emulation))
+            self._target = replace(self._target, plan=plan)
+        await self.send(emulate_request(emulation))
 
     async def send(self, message: Mapping[str, Any]) -> None:
         """Send one request."""

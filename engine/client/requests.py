@@ -6,14 +6,14 @@ Both ends use these classes. Reading one checks everything and raises `UsageErro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
 from engine.config.plain import from_plain
 from engine.config.plan import STRATEGIES, GenerationDefaults, RunPlan
 from engine.config.settings import SETTINGS, Setting, value_of
 from engine.errors import UsageError
-from engine.protocol.messages import SamplingSettings
+from engine.protocol.messages import LinkEmulation, SamplingSettings
 
 ROLES = ("system", "user", "assistant")
 MAX_STOPS = 32
@@ -101,3 +101,21 @@ def cancel_request(request: str) -> dict[str, Any]:
 def set_request(values: Mapping[str, Any]) -> dict[str, Any]:
     """Change settings of speculation (names as in `SpeculationPlan`) from the next window on."""
     return {"op": "set", "values": dict(values)}
+
+
+def emulate_request(emulation: LinkEmulation) -> dict[str, Any]:
+    """Delay every link like this from the next answer on."""
+    return {"op": "emulate", "values": asdict(emulation)}
+
+
+def emulation_of(values: Any) -> LinkEmulation:
+    """The emulation of such a request. Raises UsageError naming the field."""
+    emulation = from_plain(LinkEmulation, values, "emulate")
+    plan = RunPlan(topology=replace(RunPlan().topology, emulation=emulation))
+    for setting in SETTINGS.values():
+        if setting.path.startswith("topology.emulation."):
+            try:
+                setting.kind.check(value_of(plan, setting))
+            except ValueError as error:
+                raise UsageError(f"emulate.{setting.path.rpartition('.')[2]} {error}") from error
+    return emulation

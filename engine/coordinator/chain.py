@@ -74,6 +74,7 @@ class Chain:
         on_warning: Callable[[str, str], None],
     ) -> None:
         self.stages: tuple[StageInfo, ...] = ()
+        self.emulation = LinkEmulation()  # that its links were opened with
         self._loop = asyncio.get_running_loop()
         self.lost: StageLost | None = None
         self._worker = worker
@@ -90,6 +91,7 @@ class Chain:
 
     async def open(self, settings: ChainSettings, identity: Hello) -> None:
         """Shake hands with every stage. `identity` names the model; raises LinkError or HandshakeRefused."""
+        self.emulation = settings.emulation
         local = () if self._worker is None else (stage_info(self._worker),)
         hello = replace(
             identity,

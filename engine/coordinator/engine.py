@@ -27,7 +27,7 @@ from engine.errors import SkippyError, StageLost, UsageError
 from engine.events import EngineState, Event, ModelReady, Notice, RequestFinished, StageState
 from engine.model.file import ModelFile
 from engine.model.packages.source import open_model
-from engine.protocol.messages import Message, StageInfo, WireType
+from engine.protocol.messages import LinkEmulation, Message, StageInfo, WireType
 from engine.stage.worker import StageWorker
 from engine.transport.timeouts import TIMEOUTS
 
@@ -229,10 +229,13 @@ class Engine:
         prompt = self._prompts.tokens(request)
         slot = await self._slots.checkout(request.session)
         try:
-            chain = await self._ensure_chain(slot, TIMEOUTS.redial_new)
+            chain = await self._chain_for(slot)
             generation = Generation(self._setting(request, prompt, slot, chain), self.emit)
             self._running[request.request] = generation
-            return await generation.run()
+            finished = await generation.run()
+            if slot.chain is not None and self._stages is not None:
+                self._stages.measured(slot.chain)
+            return finished
         finally:
             self._running.pop(request.request, None)
             if slot.chain is not None and slot.chain.lost is not None:
@@ -267,6 +270,15 @@ class Engine:
             recover=lambda begun: self._ensure_chain(slot, TIMEOUTS.redial if begun else TIMEOUTS.redial_new),
         )
 
+    async def _chain_for(self, slot: Slot) -> Chain:
+        """The slot's chain, opened anew if its links are to be delayed differently from now on."""
+        assert self._stages is not None
+        chain = slot.chain
+        if chain is not None and chain.emulation != self._stages.emulation:
+            await chain.close()
+            slot.chain, slot.cached = None, []
+        return await self._ensure_chain(slot, TIMEOUTS.redial_new)
+
     def cancel(self, request: str) -> None:
         """Stop an answer; what it has so far is kept. Unknown ids are ignored: it may just have ended."""
         generation = self._running.get(request)
@@ -279,6 +291,12 @@ class Engine:
         self.plan = replace(self.plan, speculation=speculation)
         for generation in self._running.values():
             generation.update(speculation)
+
+    def set_emulation(self, emulation: LinkEmulation) -> None:
+        """Delay every link like this from the next answer on. The model stays; caches are filled anew."""
+        self.plan = replace(self.plan, topology=replace(self.plan.topology, emulation=emulation))
+        if self._stages is not None:
+            self._stages.emulation = emulation
 
     # -- what front ends see -----------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from engine.client.requests import GenerateRequest
+from engine.client.requests import GenerateRequest, emulation_of
 from engine.coordinator.engine import Engine, refusal
 from engine.errors import SkippyError, UsageError
 from engine.events import Event, EventsDropped, Notice
@@ -156,6 +156,8 @@ class LinkServer:
                 if not isinstance(values, dict):
                     raise UsageError("set needs an object of values")
                 engine.set_values(values)
+            case "emulate":
+                engine.set_emulation(emulation_of(message.get("values")))
             case "status":
                 for event in engine.snapshot():
                     front_end.put(event)

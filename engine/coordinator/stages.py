@@ -36,6 +36,7 @@ Progress = Callable[[int, int], None]
 MakeChain = Callable[[StageWorker | None], Chain]
 T = TypeVar("T")
 THIS_ENGINE = "this engine"
+RTT_STEP = 0.1  # share by which a round trip has to change to be told again
 
 
 RETRYABLE = frozenset({LinkError.code, StageLost.code, "silent"})
@@ -81,6 +82,7 @@ class Stages:
     ) -> None:
         """`tell` shows what is being done, and how much of it (-1 if that is not known)."""
         self.states: dict[int, StageState] = {}
+        self.emulation = plan.topology.emulation  # of the lanes that will be opened
         self._plan = plan
         self._model = model
         self._emit = emit
@@ -206,7 +208,7 @@ class Stages:
                 direct=direct,
                 tls=self._tls,
                 wire=topology.wire,
-                emulation=topology.emulation,
+                emulation=self.emulation,
                 window_rows=self.window_rows,
                 prefill_rows=self._plan.compute.prefill_rows,
                 context=self._layout.context or self.context,
@@ -231,6 +233,14 @@ class Stages:
         state = self.states.get(error.stage)
         if state is not None:
             self._changed(state.index, "unreachable", state.layers, state.where, reason=str(error))
+
+    def measured(self, chain: Chain) -> None:
+        """Tell the round trip to the first stage behind a link, once it is known or differs by a tenth."""
+        index = 0 if self._worker is None else 1
+        state = self.states.get(index)
+        if state is not None and abs(chain.rtt_ms - state.rtt_ms) > RTT_STEP * max(state.rtt_ms, 0.1):
+            state = self.states[index] = replace(state, at=time.monotonic(), rtt_ms=chain.rtt_ms)
+            self._emit(state)
 
     def _dialling(self, cause: SkippyError) -> None:
         """Another attempt to reach stages elsewhere failed; more will follow."""
@@ -305,6 +315,7 @@ class Stages:
             layers=layers,
             where=where,
             reason=reason,
+            rtt_ms=old.rtt_ms if old is not None else 0.0,
             pid=pid,
             restarts=max(0, self.restarts.get(index, 0)),
         )

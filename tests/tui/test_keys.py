@@ -190,6 +190,10 @@ async def test_live_controls_take_effect_on_the_next_window_or_answer() -> None:
         assert driver.client.values["window_max"] == 6
         assert driver.client.values["pipeline_depth"] == 3
         assert "from the next window on" in driver.said[-1]
+        await driver.write("/rtt 20")
+        assert driver.client.emulation.rtt_ms == 20
+        assert "from the next answer on" in driver.said[-1]
+        assert driver.client.opened == 1
         await driver.write("/temperature 0.7")
         await driver.write("/seed 9")
         await driver.write("/set top-p 0.9")
@@ -200,10 +204,10 @@ async def test_live_controls_take_effect_on_the_next_window_or_answer() -> None:
 
 async def test_what_only_a_new_engine_can_take_on_starts_one() -> None:
     async with running() as driver:
-        await driver.write("/rtt 20")
+        await driver.write("/set stages 3")
         await driver.write("/model other.gguf")
         assert driver.client.opened == 3
-        assert driver.plans[1].topology.emulation.rtt_ms == 20
+        assert driver.plans[1].topology.stages == 3
         assert driver.plans[2].model.endswith("other.gguf")
         await driver.write("a prompt")
         assert driver.messages == ["a prompt", ANSWER]
