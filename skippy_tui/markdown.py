@@ -11,6 +11,7 @@ import io
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import lru_cache
+from itertools import dropwhile
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
@@ -275,5 +276,6 @@ class MarkdownLines:
     def _put(self, tokens: list[Token], *, joined: bool) -> None:
         if self.lines and not joined:
             self.lines.append(Strip([]))
-        for line in self._console.render_lines(self._block.of(tokens), self._options, pad=False):
-            self.lines.append(Strip(line))
+        lines = self._console.render_lines(self._block.of(tokens), self._options, pad=False)
+        # Rich begins a block that holds others with an empty line.
+        self.lines.extend(map(Strip, dropwhile(lambda line: not line, lines)))

@@ -25,6 +25,8 @@ from skippy_tui.themes import load_themes, shipped_themes
 SIZES = ((120, 40), (80, 24))
 NOW = 1_790_000_000.0  # when chats were kept, in seconds since 1970
 CLOCK = demo.START + 5.0
+MAIN_DEPTH = 2  # screens while no dialog is open: Textual's own and the main one
+QUIET_TURNS = 3  # turns of the loop without anything to do, after which nothing comes any more
 
 Act = Callable[[SkippyApp, ScriptedClient, Pilot[None]], Awaitable[None]]
 
@@ -41,22 +43,28 @@ class Scene:
 
 
 async def settle(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
-    """Wait until everything the engine has said can be seen."""
-    for _ in range(200):
-        await pilot.pause()
+    """Wait until everything the engine has said can be seen, and what was asked for has been done."""
+    quiet = 0
+    for _ in range(500):
+        has_dialog = len(app.screen_stack) > MAIN_DEPTH
+        # A dialog has tasks of its own, which are known by their use of the processor alone.
+        await pilot.pause(None if has_dialog else 0)
         app.main.draw()
-        if client.is_quiet and not _more_to_come(app, client):
+        at_work = not has_dialog and any(not worker.is_finished for worker in app.workers)
+        quiet = 0 if at_work or not client.is_quiet or _more_to_come(app, client) else quiet + 1
+        if quiet == QUIET_TURNS:
             break
+        await asyncio.sleep(0.001)
     for screen in app.screen_stack:
         for field in [*screen.query(Input), *screen.query(TextArea)]:
             field.cursor_blink = False
     app.main.draw()
     app.main.draw_figures()
     app.show_notices()  # now, so that none comes between here and the picture
-    await pilot.pause()
+    await pilot.pause(0)
     app.clear_notifications()
-    await pilot.pause()
-    await pilot.pause()
+    await pilot.pause(0)
+    await pilot.pause(0)
 
 
 def _more_to_come(app: SkippyApp, client: ScriptedClient) -> bool:

@@ -27,5 +27,6 @@ class FollowScroll(GrowingWidget, VerticalScroll, can_focus=False):
         fits = self.virtual_size.height <= self.size.height
         if fits == self.is_anchored:
             self.anchor(not fits)
+            self.refresh(layout=True)  # which is what scrolls to the end
             if fits:
                 self.scroll_to(y=0, animate=False, immediate=True)

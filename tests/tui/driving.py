@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from textual.events import Key
+from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from engine.client.requests import GenerateRequest
@@ -19,6 +21,8 @@ from skippy_tui.scripted import Hold, Script, ScriptedClient
 from skippy_tui.store import Store
 from skippy_tui.themes import load_themes, shipped_themes
 from skippy_tui.widgets.messages import FailureMessage, Message, RemarkMessage
+
+KEY_TEXTS = {"space": " "}
 
 # Short, since most tests care about what is done with an answer and not about its length.
 ANSWER = "Yes, `it` works:\n\n```python\nprint(1)\n```\n\nThat is all.\n"
@@ -41,13 +45,17 @@ class Driver:
     said: list[str] = field(default_factory=list)
 
     async def press(self, *keys: str) -> None:
-        await self.pilot.press(*keys)
+        """Press keys, each once the one before has been taken; the pilot would wait for long after each."""
+        for key in keys:
+            name = key if len(key) > 1 or key.isalnum() else _character_to_key(key)
+            self.app.post_message(Key(name, key if len(key) == 1 else KEY_TEXTS.get(key)))
+            await self.pilot.pause(0)
         await self.settle()
 
     async def write(self, text: str) -> None:
         """Write into the prompt and press Enter, as if it had been typed with no suggestion taken."""
         self.app.main.prompt.set_text(text)
-        await self.pilot.pause()
+        await self.pilot.pause(0)
         self.app.main.prompt.suggestions.display = False
         await self.press("enter")
 

@@ -74,6 +74,14 @@ def test_code_that_goes_on_in_another_piece_has_no_gap() -> None:
     assert [line.strip() for line in lines] == [f"value {i}" for i in range(300)]
 
 
+def test_one_empty_line_stands_between_blocks() -> None:
+    text = "text\n\n- item\n  - inner\n\n> quoted\n\n| a |\n|---|\n| b |\n\n```\n\ncode\n```\n\nend\n"
+    lines = texts(grown(text, 3))
+    empty = [number for number, line in enumerate(lines) if not line]
+    assert len(empty) == 5
+    assert all(lines[number - 1] and lines[number + 1] for number in empty)
+
+
 def test_long_lines_of_code_are_folded() -> None:
     assert drawn(f"```\n{'x' * 130}\n```\n").replace("\n", "").replace(" ", "") == "x" * 130
 
