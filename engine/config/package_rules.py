@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath
 
 from engine.config.manifest import FORMAT, Manifest, Problem, parse_manifest
 from engine.config.package_speculation import speculation_problems
@@ -78,12 +78,12 @@ def _layer_problems(manifest: Manifest) -> Iterator[Problem]:
 
 def is_safe(path: str) -> bool:
     """Whether a relative path stays inside its folder on every system."""
-    posix, windows = PurePosixPath(path), PureWindowsPath(path)
+    posix = PurePosixPath(path)
     return (
         bool(posix.parts)
         and path == str(posix)
-        and "\\" not in path
+        and not {"\\", ":"} & set(path)
         and path.isprintable()
-        and not (posix.is_absolute() or windows.drive or windows.root)
+        and not posix.is_absolute()
         and ".." not in posix.parts
     )

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from engine.config.nodes import NodeSettings
 from engine.config.plan import (
@@ -238,37 +236,6 @@ def test_a_missing_or_odd_token_file_is_named(config: Any, tmp_path: Path) -> No
     (tmp_path / "none").write_text("two words")
     with pytest.raises(ConfigError, match="must hold one word"):
         resolve_plan({}, path)
-
-
-def flags_of_a_call() -> st.SearchStrategy[dict[str, Any]]:
-    """Calls that are right: some settings, each within its limits."""
-    return st.fixed_dictionaries(
-        {},
-        optional={
-            "model": st.sampled_from(["demo", "x.gguf"]),
-            "split": st.lists(st.integers(1, 99), min_size=1, max_size=4, unique=True).map(sorted),
-            "wire": st.sampled_from(["f32", "f16", "q8"]),
-            "emulate_rtt_ms": st.floats(0, 1000),
-            "exact": st.booleans(),
-            "strategy": st.sampled_from(["auto", "disabled", "mtp-cache", "ngram-suffix"]),
-            "window_max": st.integers(1, 256),
-            "window_policy": st.sampled_from(["fixed", "adaptive", "goodput"]),
-            "temperature": st.floats(0, 100),
-            "logit_bias": st.lists(st.tuples(st.integers(0, 9), st.floats(-9, 9)), max_size=3),
-            "stop": st.lists(st.text(), max_size=3).map(tuple),
-            "system": st.text(),
-            "grammar": st.text(),
-            "seed": st.integers(0, 2**63 - 1),
-        },
-    )
-
-
-@given(flags=flags_of_a_call())
-def test_a_printed_plan_reads_back_as_the_same_plan(flags: dict[str, Any], tmp_path_factory: Any) -> None:
-    plan = resolve_plan(flags, None)
-    path = tmp_path_factory.getbasetemp() / "printed.toml"
-    path.write_text(plan_to_toml(plan), encoding="utf-8")
-    assert resolve_plan({}, path) == plan
 
 
 def test_settings_change_while_an_engine_runs() -> None:
