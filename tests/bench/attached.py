@@ -1,9 +1,8 @@
 """What the app costs an answer: one engine, the same prompt asked without and with the app, in turn.
 
 `python -m tests.bench.attached` starts the default model in two local stages. Each round asks once from here,
-with nobody else watching, and once from the app, on a terminal of its own that is there for this one answer.
-Both answers are read here, so the app's rounds carry this reader as well. It asserts nothing: machines are
-noisy.
+as `skippy-prompt` does, and once from the app, on a terminal of its own that is there for this answer; nobody
+else watches. It asserts nothing: machines are noisy.
 """
 
 from __future__ import annotations
@@ -12,6 +11,9 @@ import argparse
 import asyncio
 import statistics
 import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from engine.client.process import EngineProcess
 from engine.config.plan import RunPlan
 from engine.config.resolve import resolve_plan
 from engine.events import RequestFinished
+from skippy_tui.launch import CHATS_FILE
+from skippy_tui.store import Store
 from tests.bench.app_terminal import AppTerminal
 from tests.bench.speed import ready
 
@@ -29,35 +33,48 @@ PROMPTS = (
     "Write a short story about a dragon and a knight.",
     "List five healthy breakfast ideas.",
 )
-SETTLE_SECONDS = 1.0  # after the app has started
+SETTLE_SECONDS = 1.0
 
 
-async def finished(client: EngineClient) -> dict[str, Any]:
-    """The result of the answer that is coming."""
-    async for event in client.events():
-        if isinstance(event, RequestFinished):
-            assert event.finish_reason != "error", event.result
-            return event.result
+@dataclass(frozen=True)
+class Answered:
+    """One answer."""
+
+    text: str
+    speed: float  # tokens per second
+    share: float = 0.0  # of a core, that the app took while it came
+
+
+async def asked_here(engine: RunningEngine, plan: RunPlan, prompt: str, session: str) -> Answered:
+    async with EngineClient(engine) as client:
+        await ready(client)
+        async for event in client.generate(request_of(plan, [{"role": "user", "content": prompt}], session)):
+            if isinstance(event, RequestFinished):
+                return answered(event.result["text"], event.result)
     raise AssertionError("no end")
 
 
-async def asked_here(client: EngineClient, plan: RunPlan, prompt: str, session: str) -> dict[str, Any]:
-    request = request_of(plan, [{"role": "user", "content": prompt}], session)
-    await client.send(request.to_dict())
-    return await finished(client)
-
-
-async def asked_in_the_app(
-    client: EngineClient, arguments: list[str], home: Path, prompt: str, size: tuple[int, int]
-) -> tuple[dict[str, Any], float]:
-    """The result, and the share of a core that the app took while it came."""
-    async with AppTerminal(arguments, home, size) as app:
+async def asked_in_the_app(attach: list[str], home: Path, prompt: str, size: tuple[int, int]) -> Answered:
+    async with AppTerminal(attach, home, size) as app:
         await app.seen("is ready")
+        app.type(prompt)
         await asyncio.sleep(SETTLE_SECONDS)
-        begun, used = asyncio.get_running_loop().time(), app.cpu_seconds
-        app.type(f"{prompt}\r")
-        result = await finished(client)
-        return result, (app.cpu_seconds - used) / (asyncio.get_running_loop().time() - begun)
+        begun, used = time.monotonic(), app.cpu_seconds
+        app.type("\r")
+        await app.seen("first after")  # of the figures below the answer
+        share = (app.cpu_seconds - used) / (time.monotonic() - begun)
+        await asyncio.sleep(SETTLE_SECONDS)  # the chat is being kept
+    store = Store(home / "skippy" / CHATS_FILE)
+    chat = store.load(store.summaries()[0].id)
+    store.close()
+    assert chat is not None
+    turn = chat.turns[-1]
+    return replace(answered(turn.content, turn.result or {}), share=share)
+
+
+def answered(text: str, result: Mapping[str, Any]) -> Answered:
+    assert result["finish_reason"] in ("stop", "length"), result
+    return Answered(text, result["timings"]["predicted_per_second"])
 
 
 async def run(arguments: argparse.Namespace) -> None:
@@ -83,23 +100,22 @@ async def run(arguments: argparse.Namespace) -> None:
             "--max-tokens",
             flags["max_tokens"],
         ]
+        engine = RunningEngine(process.url, process.token)
         try:
-            async with EngineClient(RunningEngine(process.url, process.token)) as client:
-                await ready(client)
-                for number in range(-1, arguments.rounds):
-                    prompt = PROMPTS[number % len(PROMPTS)]
-                    alone = await asked_here(client, plan, prompt, f"here-{number}")
-                    watched, share = await asked_in_the_app(client, attach, home, prompt, size)
-                    same = alone["token_ids"] == watched["token_ids"]
-                    slow, fast = (r["timings"]["predicted_per_second"] for r in (watched, alone))
-                    print(
-                        f"alone {fast:6.1f} tok/s   with the app {slow:6.1f}   {slow / fast:.3f}"
-                        f"   app {share:4.0%} of a core{'' if same else '   other tokens!'}"
-                        f"{'   (warming up)' if number < 0 else ''}",
-                        flush=True,
-                    )
-                    if number >= 0:
-                        ratios.append(slow / fast)
+            for number in range(-1, arguments.rounds):
+                prompt = PROMPTS[number % len(PROMPTS)]
+                alone = await asked_here(engine, plan, prompt, f"here-{number}")
+                watched = await asked_in_the_app(attach, home / str(number), prompt, size)
+                ratio = watched.speed / alone.speed
+                print(
+                    f"alone {alone.speed:6.1f} tok/s   with the app {watched.speed:6.1f}   {ratio:.3f}"
+                    f"   app {watched.share:4.0%} of a core"
+                    f"{'' if alone.text == watched.text else '   another text!'}"
+                    f"{'   (warming up)' if number < 0 else ''}",
+                    flush=True,
+                )
+                if number >= 0:
+                    ratios.append(ratio)
         finally:
             await process.stop()
     print(f"median {statistics.median(ratios):.3f} (from {min(ratios):.3f} to {max(ratios):.3f})")
