@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from engine.config.plan import RunPlan
 from engine.coordinator.layout import check_split
-from engine.errors import UsageError
+from engine.errors import ConfigError, SkippyError, UsageError
 from engine.model.file import ModelFile
+from engine.model.paths import cache_dir
+from engine.planning.costs import StageCosts
 from engine.planning.describe import describe_model
 from engine.planning.explain import explanation, warnings
-from engine.planning.planner import plan_placement
+from engine.planning.lock import read_lock, write_lock
+from engine.planning.pinned import lock_of, placement_of
+from engine.planning.planner import Plan, judge, plan_placement
 from engine.planning.prediction import Drafting
 from engine.planning.profiles import Cluster, ComputeCosts, Demand, LinkProfile, NodeProfile
 
@@ -21,6 +27,9 @@ OWN = "this machine"
 
 UNREACHABLE_MS = 60_000.0
 """Round trip between nodes that cannot reach each other: no plan will use it."""
+
+WORTH_MOVING = 0.1
+"""Share of the time per token that another placement has to save before slices are sent anew."""
 
 Span = tuple[int, int]
 
@@ -72,11 +81,36 @@ def plan_spans(model: ModelFile, cluster: Cluster, plan: RunPlan, context: int) 
     demand = Demand(context=context, sequences=compute.sequences, batch_rows=rows)
     drafting = Drafting(plan.speculation.draft_max if _may_draft(plan.speculation.strategy) else 0)
     stages = min(plan.topology.stages, len(cluster.nodes))
-    profile = describe_model(model)
-    chosen = plan_placement(cluster, profile, demand, drafting, stages=stages, own_first=True)
+    best = plan_placement(cluster, describe_model(model), demand, drafting, stages=stages, own_first=True)
+    file = cache_dir() / "placements" / f"{model.fingerprint}.toml"
+    chosen = _of_last_time(file, best) or best
+    _remember(file, chosen)
     first, *others = chosen.chosen.placement
     spans = tuple((stage.node.name, stage.first, stage.end) for stage in others)
     return Spans((first.first, first.end), spans, tuple(explanation(chosen)), tuple(warnings(chosen)))
+
+
+def _of_last_time(file: Path, best: Plan) -> Plan | None:
+    """The placement of the last run, if it is still possible and about as good as the best one: what is
+    measured wavers a little, and the nodes have the slices of that one."""
+    try:
+        placement = placement_of(read_lock(file), best.cluster, best.model)
+    except SkippyError:
+        return None
+    costs = StageCosts(best.model, best.demand)
+    fits = all(costs.bytes_of(stage.first, stage.end) <= stage.node.free_bytes for stage in placement)
+    if not fits or len(placement) != best.chosen.stages or not placement[0].node.own:
+        return None
+    plan = judge(best.cluster, best.model, placement, best.demand, best.drafting)
+    worth = best.chosen.prediction.tpot_ms * (1 + WORTH_MOVING)
+    return plan if plan.chosen.prediction.tpot_ms <= worth else None
+
+
+def _remember(file: Path, plan: Plan) -> None:
+    """Without it the next start may choose anew, and no more than that."""
+    with suppress(OSError, ConfigError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_lock(lock_of(plan), file)
 
 
 def _may_draft(strategy: str) -> bool:

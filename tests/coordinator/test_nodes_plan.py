@@ -33,6 +33,12 @@ def test_given_cuts_go_to_the_nodes_in_their_order() -> None:
     assert spans.on_nodes == (("a", 2, 4), ("b", 4, 6))
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the last placement is remembered."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
 def machine(name: str, speed: float = 1.0, free_gib: float = 1.0) -> Machine:
     """A machine that takes 100 µs for a MiB of weights, or more or less of it by its speed."""
     us = 100.0 / speed
@@ -86,3 +92,28 @@ def test_a_model_that_fits_nowhere_is_refused_by_how_much(model: Path) -> None:
     with pytest.raises(SkippyError, match="does not fit") as refusal:
         spans_of(model, machine(OWN, free_gib=0), machine("a", free_gib=0))
     assert refusal.value.code == "memory"
+
+
+def test_slices_stay_where_they_are_unless_moving_them_pays(model: Path) -> None:
+    own = machine(OWN, speed=0.01)
+    first = spans_of(model, own, machine("a", speed=0.0102), machine("b", speed=0.01), stages=3)
+    again = spans_of(model, own, machine("a", speed=0.01), machine("b", speed=0.0102), stages=3)
+    assert again.on_nodes == first.on_nodes
+    faster = spans_of(model, own, machine("a", speed=0.01), machine("b", speed=0.02), stages=3)
+    assert faster.on_nodes != first.on_nodes
+
+
+def test_another_number_of_stages_is_a_new_choice(model: Path) -> None:
+    machines = (machine(OWN), machine("a"), machine("b"))
+    assert len(spans_of(model, *machines, stages=3).on_nodes) == 2
+    assert len(spans_of(model, *machines, stages=2).on_nodes) == 1
+
+
+def test_a_placement_of_last_time_that_does_not_fit_any_more_is_not_kept(model: Path) -> None:
+    machines = (machine(OWN), machine("a", speed=1.02), machine("b"))
+    ((node, _, _), *_) = spans_of(model, *machines, stages=2).on_nodes
+    assert node == "a"
+    ((node, _, _), *_) = spans_of(
+        model, machine(OWN), machine("a", free_gib=0), machine("b"), stages=2
+    ).on_nodes
+    assert node == "b"
