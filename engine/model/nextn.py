@@ -27,9 +27,10 @@ SOURCE_ARCHITECTURE = "llama"
 _LAYER_TENSORS = frozenset(
     f"{name}.weight"
     for name in (
-        "attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down",
+        *("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output"),
+        *("ffn_norm", "ffn_gate", "ffn_up", "ffn_down"),
     )
-)  # fmt: skip
+)
 _VOCABULARY_TENSORS = frozenset(("token_embd.weight", "output_norm.weight", "output.weight"))
 _Q8_0_BLOCK = 32
 

@@ -1,4 +1,4 @@
-"""A model's chat template as token pieces, so that text can be generated turn by turn without rendering it."""
+"""A model's chat template as pieces of tokens, so that conversations can be generated turn by turn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ChatPieces:
     """What stands between the texts of a conversation.
 
     `opening` comes before the first user turn, `to_answer` between a user turn and its answer, `to_user`
-    between an answer and the next user turn. `end` is the token with which the model ends a turn.
+    between an answer and the next user turn. Both begin with `end`, with which the model ends a turn.
     """
 
     opening: tuple[int, ...]
@@ -36,14 +36,12 @@ def chat_pieces(model: ModelFile, tokenizer: Tokenizer) -> ChatPieces:
     if template is None:
         raise ModelFileError(f"{model.name} has no chat template", hint="heads are trained on conversations")
     opening, to_answer, to_user = _between(model, template)
-    encode = tokenizer.encode
     written = tokenizer.bos >= 0 and opening.startswith(_show(tokenizer, tokenizer.bos))
-    return ChatPieces(
-        opening=tuple(encode(opening, special=True, add_bos=False if written else None)),
-        to_answer=tuple(encode(to_answer, special=True, add_bos=False)),
-        to_user=tuple(encode(to_user, special=True, add_bos=False)),
-        end=_end_token(model, tokenizer, to_user),
-    )
+    first = tokenizer.encode(opening, special=True, add_bos=False if written else None)
+    answer, user = (tokenizer.encode(text, special=True, add_bos=False) for text in (to_answer, to_user))
+    if not (answer and user and answer[0] == user[0] and tokenizer.is_end(user[0])):
+        raise ModelFileError(f"the chat template of {model.name} does not end each turn with an end token")
+    return ChatPieces(tuple(first), tuple(answer), tuple(user), user[0])
 
 
 def _between(model: ModelFile, template: ChatTemplate) -> tuple[str, str, str]:
@@ -59,14 +57,6 @@ def _between(model: ModelFile, template: ChatTemplate) -> tuple[str, str, str]:
     if not (found_user and found_answer and found_next):
         raise ModelFileError(f"the chat template of {model.name} changes the texts of turns")
     return opening, to_answer, to_user
-
-
-def _end_token(model: ModelFile, tokenizer: Tokenizer, to_user: str) -> int:
-    """The first token after an answer, if the model ends answers with it."""
-    tokens = tokenizer.encode(to_user, special=True, add_bos=False)
-    if not tokens or not tokenizer.is_end(tokens[0]):
-        raise ModelFileError(f"the chat template of {model.name} does not end an answer with an end token")
-    return tokens[0]
 
 
 def _show(tokenizer: Tokenizer, token: int) -> str:

@@ -102,7 +102,7 @@ def _attend(queries: Tensor, past: list[tuple[Tensor, Tensor]]) -> Tensor:
 
 
 def unrolled_mask(rows: int, steps: int, device: str) -> Tensor:
-    """What a row of step `steps` sees of the keys of all steps, side by side: (rows, steps * rows) booleans."""
+    """What rows of step `steps` see of the keys of all steps, side by side: (rows, steps * rows) booleans."""
     ages = torch.arange(rows, device=device)[:, None] - torch.arange(rows, device=device)[None, :]
     later = [ages == steps - step for step in range(2, steps + 1)]
     return torch.cat([ages >= steps - 1, *later], 1)

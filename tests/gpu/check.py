@@ -1,9 +1,8 @@
 """`make gpu-check`: what stages compute on this machine's GPU, and how fast they are.
 
-Every tiny model of the conformance tests and the default model are split on the GPU, and between GPU and CPU,
-and compared with the whole; then `skippy-engine bench` runs all strategies over two stages on the GPU. Kernels
-of a GPU sum in an order that depends on the shape of a batch, so logits are compared within a tolerance; what
-was found is printed and kept in DIR. llama-cpp-python must have been built for the GPU.
+Every tiny model of the conformance tests and the default model are split on the GPU and compared with the whole
+on the GPU; the default model also between GPU and CPU. Then `skippy-engine bench` runs all strategies over two
+stages on the GPU. What was found is printed and kept in DIR. llama-cpp-python must have been built for the GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +28,12 @@ from engine.model.slices import whole_model
 from tests.conformance.cases import HYBRID, LONG, MODELS
 
 TOLERANCE = 0.05
-"""Of the logits' standard deviation. A wrong slice is off by more than the deviation itself."""
+"""Of the logits' standard deviation, between chains on the same device. A wrong slice is off by more than the
+deviation itself; the cut may keep llama.cpp from fusing two kernels, which changes the last bits."""
+
+SAME_TOKENS = 0.98
+"""Of the rows, between chains on different devices: their kernels round activations of quantised models
+differently, so that single logits differ by as much as their deviation."""
 
 ON_GPU = ("gpu", "gpu", "gpu")
 CHAINS = (ON_GPU, ("gpu", "cpu", "gpu"), ("gpu", "gpu", "cpu"), ("cpu", "gpu", "gpu"))
@@ -54,6 +58,8 @@ class Comparison:
     def good(self) -> bool:
         if "refused" in self.found:
             return True
+        if len(set(self.devices)) > 1:
+            return bool(self.found.get("same_token", 0.0) >= SAME_TOKENS)
         difference = max(self.found.get("difference", float("inf")), self.found.get("draft_difference", 0.0))
         return bool(difference <= TOLERANCE * self.found.get("spread", 0.0))
 
@@ -96,7 +102,9 @@ def row_exactness() -> dict[str, bool]:
     """Whether rows of a window equal single rows of the default model, bit for bit, by device."""
     found = {}
     for device, layers in (("gpu", -1), ("cpu", 0)):
-        stage = Stage(whole_model(ModelFile.open(demo_model())), ComputeOptions(context=256, gpu_layers=layers))
+        stage = Stage(
+            whole_model(ModelFile.open(demo_model())), ComputeOptions(context=256, gpu_layers=layers)
+        )
         found[device] = measure_row_exactness(stage)
         stage.close()
     return found

@@ -21,3 +21,11 @@ def test_what_is_far_from_the_whole_or_died_is_not_good() -> None:
     assert not Comparison("m", devices, {"died": -6}).good
     assert not Comparison("m", devices, {"error": "no memory"}).good
     assert Comparison("m", devices, {"refused": "not at this layer"}).good
+
+
+def test_chains_on_different_devices_must_say_the_same_tokens() -> None:
+    devices = ("cpu", "gpu", "gpu")
+    far = {"difference": 2.0, "spread": 2.4}
+    assert Comparison("m", devices, far | {"same_token": 1.0}).good
+    assert not Comparison("m", devices, far | {"same_token": 0.9}).good
+    assert not Comparison("m", devices, {"died": -11}).good

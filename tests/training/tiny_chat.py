@@ -10,7 +10,8 @@ import numpy as np
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 LAYERS, WIDTH, FEED_FORWARD, HEADS, KV_HEADS, HEAD_SIZE = 2, 64, 96, 4, 2, 16
@@ -24,7 +25,9 @@ def byte_tokens() -> list[str]:
     return [texts[byte] for byte in range(256)]
 
 
-def write_tiny_chat(path: Path, *, tied: bool = True, more: dict[str, Any] | None = None) -> None:
+def write_tiny_chat(
+    path: Path, *, tied: bool = True, template: str = TEMPLATE, more: dict[str, Any] | None = None
+) -> None:
     """`more` are further tensors by name."""
     rng = np.random.default_rng(3)
     tokens = [*SPECIAL, *byte_tokens()]
@@ -48,7 +51,7 @@ def write_tiny_chat(path: Path, *, tied: bool = True, more: dict[str, Any] | Non
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_add_bos_token(False)
-    writer.add_chat_template(TEMPLATE)
+    writer.add_chat_template(template)
     shapes: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (len(tokens), WIDTH),
         "output_norm.weight": (WIDTH,),
