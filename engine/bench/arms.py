@@ -113,17 +113,18 @@ def arms_of(settings: BenchSettings, *, native_mtp: bool) -> list[Arm]:
     Those of llama.cpp alone decode greedily, so there are none at another temperature.
     """
     threads, stages = settings.plan.compute.threads, settings.plan.topology.stages
+    greedy = settings.plan.generation.sampling.greedy
     rtts = settings.rtts_ms if stages > 1 else (0.0,)  # one stage has no link
     arms: list[Arm] = []
     if settings.baseline:
-        if settings.plan.generation.sampling.greedy:
+        if greedy:
             counts = [1, 2] if (os.cpu_count() or 1) > 1 else [1]
             kinds = (Kind.WHOLE, Kind.WHOLE_MTP) if native_mtp else (Kind.WHOLE,)
             arms += [Arm(kind, count) for kind in kinds for count in counts]
         if stages > 1:
             arms.append(Arm(Kind.ENGINE, threads))
     for rtt in rtts:
-        if settings.rpc_library:
+        if settings.rpc_library and greedy:
             arms.append(Arm(Kind.RPC, threads, stages, rtt_ms=rtt))
         arms += [
             Arm(Kind.ENGINE, threads, stages, strategy, rtt) for strategy in (PLAIN, *settings.strategies)

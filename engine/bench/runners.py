@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from engine.bench.arms import Arm, BenchSettings, Kind
 from engine.bench.measurement import Turn
 from engine.bench.netns import stage_behind_delay
+from engine.bench.rpc import rpc_loop
 from engine.bench.whole_mtp import MtpLoop, MtpRun
 from engine.client.client import EngineClient, LocalEngine
 from engine.client.requests import GenerateRequest
@@ -111,6 +112,8 @@ async def open_runners(
                 runners[arm] = WholeRunner(await _loaded(PlainLoop, settings, arm, model, stack), prompts)
             case Kind.WHOLE_MTP:
                 runners[arm] = WholeRunner(await _loaded(MtpLoop, settings, arm, model, stack), prompts)
+            case Kind.RPC:
+                runners[arm] = WholeRunner(await _rpc(settings, arm, model, stack), prompts)
             case Kind.ENGINE:
                 place = arm.stages, arm.rtt_ms, arm.namespaces
                 if place not in engines:
@@ -138,10 +141,29 @@ async def _in_namespace(
     plan: RunPlan, settings: BenchSettings, model: ModelFile, number: int, stack: AsyncExitStack
 ) -> RunPlan:
     """The same stages, but the last one behind a delay of packets instead of an emulated one."""
-    threads = plan.compute.threads
-    split = plan.topology.split or await asyncio.to_thread(balanced_split, model, 2, threads)
-    behind = stage_behind_delay(plan, split[0], plan.topology.emulation, number, settings.netns)
+    split = await _split(plan, model)
+    behind = stage_behind_delay(plan, split, plan.topology.emulation, number, settings.netns)
     return replace(plan, topology=await stack.enter_async_context(behind))
+
+
+async def _rpc(settings: BenchSettings, arm: Arm, model: ModelFile, stack: AsyncExitStack) -> PlainLoop:
+    plan = settings.engine_plan(arm)
+    return await stack.enter_async_context(
+        rpc_loop(
+            settings.rpc_library,
+            model,
+            await _split(plan, model),
+            threads=arm.threads,
+            context=plan.compute.context,
+            emulation=plan.topology.emulation,
+        )
+    )
+
+
+async def _split(plan: RunPlan, model: ModelFile) -> int:
+    """First layer of the second of two stages."""
+    balanced = plan.topology.split or await asyncio.to_thread(balanced_split, model, 2, plan.compute.threads)
+    return balanced[0]
 
 
 def _is_ready(event: Event) -> bool:

@@ -25,6 +25,7 @@ from engine.cli.interrupts import Interrupts
 from engine.cli.options import flags_of
 from engine.cli.output import Progress
 from engine.cli.pages import page_of
+from engine.compute.rpc import check_library
 from engine.config.plan import STRATEGIES, RunPlan
 from engine.config.resolve import resolve_plan
 from engine.config.settings import nearest
@@ -49,6 +50,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
         raise UsageError("--resume needs the folder of the run that is to go on", hint="give --out DIR")
     page = page_of(arguments.write, "bench")
     plan = resolve_plan({**_DEFAULTS, **_given(arguments)}, None)
+    _check_two_stages(arguments, plan)
     model = ModelFile.open(resolve_model(plan.model))
     native_mtp = whole_model(model).native_mtp
     settings = BenchSettings(
@@ -60,7 +62,8 @@ def run_bench(arguments: argparse.Namespace) -> int:
         max_tokens=plan.generation.max_tokens,
         prefill_tokens=arguments.prefill,
         baseline=arguments.baseline,
-        netns=_netns(plan) if arguments.netns else "",
+        netns=delay_by() if arguments.netns else "",
+        rpc_library=_rpc_library(arguments.rpc_library),
     )
     session = Session(settings, model, native_mtp=native_mtp)
     folder = _folder(arguments.out)
@@ -152,10 +155,18 @@ def _rtts(texts: list[str] | None) -> tuple[float, ...]:
     return found
 
 
-def _netns(plan: RunPlan) -> str:
-    if plan.topology.stages != 2:
-        raise UsageError("--netns measures two stages", hint="leave --stages out")
-    return delay_by()
+def _check_two_stages(arguments: argparse.Namespace, plan: RunPlan) -> None:
+    for given, flag in ((arguments.netns, "--netns"), (arguments.rpc_library, "--rpc-library")):
+        if given and plan.topology.stages != 2:
+            raise UsageError(f"{flag} measures two stages", hint="leave --stages out")
+
+
+def _rpc_library(name: str | None) -> str:
+    if name is None:
+        return ""
+    path = str(Path(name).expanduser().resolve())
+    check_library(path)
+    return path
 
 
 def _folder(out: str | None) -> Path:

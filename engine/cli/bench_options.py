@@ -59,6 +59,11 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also plain decoding with the last stage in a network namespace, its packets delayed (root)",
     )
+    parser.add_argument(
+        "--rpc-library",
+        metavar="FILE",
+        help="also llama.cpp's own split, with this build of its RPC backend (docs/performance.md)",
+    )
     parser.add_argument("--out", metavar="DIR", help="folder for record and report (default: a new one)")
     parser.add_argument("--resume", action="store_true", help="go on with the run that --out holds")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")

@@ -48,10 +48,17 @@ class LoadedModel:
 
     `gpu_layers` counts from the last layer, head included; -1 is all. Without any, no GPU takes part: else
     llama.cpp would lend it large batches and hold its memory. `gpu_device` is the only GPU to use, -1: all.
+    `devices` are those of llama.cpp to use instead of the GPUs of this machine (`engine.compute.rpc`).
     """
 
     def __init__(
-        self, path: Path, *, gpu_layers: int = 0, gpu_device: int = -1, exact: bool = False
+        self,
+        path: Path,
+        *,
+        gpu_layers: int = 0,
+        gpu_device: int = -1,
+        exact: bool = False,
+        devices: Sequence[int] = (),
     ) -> None:
         llama = bindings()
         parameters = llama.llama_model_default_params()
@@ -60,6 +67,9 @@ class LoadedModel:
             parameters.split_mode = SPLIT_MODE_NONE
             parameters.main_gpu = gpu_device if gpu_layers else NO_GPU
         parameters.load_mtp = True
+        device_list = (ctypes.c_void_p * (len(devices) + 1))(*devices, None)
+        if devices:
+            parameters.devices = ctypes.cast(device_list, ctypes.c_void_p)
         if exact:
             parameters.use_extra_bufts = False  # repacked weights have other kernels for batches
             os.environ["GGML_CPU_TILED_MM"] = "0"  # as K-quants have; ggml reads it at its first product

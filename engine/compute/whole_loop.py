@@ -43,11 +43,13 @@ class PlainLoop:
         threads: int = 1,
         exact: bool = False,
         gpu_layers: int = 0,
+        devices: Sequence[int] = (),
     ) -> None:
+        """`gpu_layers` and `devices` are those of `LoadedModel`."""
         self._llama = llama = bindings()
         self._context_size = context
         with ExitStack() as opened:
-            model = LoadedModel(model_path, gpu_layers=gpu_layers, exact=exact)
+            model = LoadedModel(model_path, gpu_layers=gpu_layers, exact=exact, devices=devices)
             opened.callback(model.close)
             self._n_vocab = model.n_vocab
             parameters = llama.llama_context_default_params()
