@@ -26,7 +26,7 @@ from engine.events import RequestFinished
 from skippy_tui.launch import CHATS_FILE
 from skippy_tui.store import Store
 from tests.bench.app_terminal import AppTerminal
-from tests.bench.speed import ready
+from tests.bench.asking import ready
 
 PROMPTS = (
     "Write a Python function that checks if a number is prime.",

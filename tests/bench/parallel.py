@@ -22,7 +22,7 @@ from engine.client.requests import GenerateRequest
 from engine.config.plan import ComputePlan, RunPlan, SpeculationPlan, TopologyPlan
 from engine.events import RequestFinished
 from engine.protocol.messages import LinkEmulation
-from tests.bench.speed import ready
+from tests.bench.asking import ready
 
 QUESTIONS = (
     "Write a Python function that checks if a number is prime.",

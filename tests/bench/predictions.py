@@ -29,8 +29,7 @@ from engine.planning.prediction import PlacedStage, loop_costs
 from engine.planning.profiles import Cluster, ComputeCosts, Demand, ModelProfile, NodeProfile
 from engine.planning.synthetic import measuring_header
 from engine.protocol.messages import LinkEmulation
-from tests.bench.speed import ready
-from tests.bench.strategies import answer
+from tests.bench.asking import answer, ready
 
 PROMPT = "Write a Python function that checks if a number is prime."
 CONTEXT = 2048
