@@ -31,7 +31,7 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Strategies beside plain decoding and llama.cpp alone, one prompt of each kind: about an hour on two cores.
+# Strategies beside plain decoding and llama.cpp alone, one prompt of each kind. It tells how long it will take.
 # BENCH adds options, for instance: make bench BENCH="--category chat,copy --emulate-rtt-ms 20"
 bench: $(READY)
 	$(BIN)/skippy-engine bench --baseline --limit 1 $(BENCH)
