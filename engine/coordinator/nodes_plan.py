@@ -28,7 +28,7 @@ OWN = "this machine"
 UNREACHABLE_MS = 60_000.0
 """Round trip between nodes that cannot reach each other: no plan will use it."""
 
-WORTH_MOVING = 0.1
+WORTH_MOVING = 0.15
 """Share of the time per token that another placement has to save before slices are sent anew."""
 
 Span = tuple[int, int]
