@@ -98,9 +98,6 @@ def _groups(measurements: Sequence[Measurement]) -> dict[str, set[str]]:
     return groups
 
 
-_COMPARED = (Kind.ENGINE, Kind.RPC)
-"""Kinds of arms that are compared with the engine's plain decoding over as many stages."""
-
 Rounds = dict[str, dict[int, list[Turn]]]
 """By name of arm and number of round."""
 
@@ -123,7 +120,7 @@ def _cell(group: str, arm: Arm, arms: Sequence[Arm], rounds: Rounds) -> Cell:
         token_ms=Spread.of(1000 / speed for speed in speeds.values()),
         first_token_ms=Spread.of(map(_first_token_ms, own.values())),
         against_whole=_ratio(speeds, whole_of(arms), rounds),
-        against_plain=_ratio(speeds, plain_of(arm, arms), rounds) if arm.kind in _COMPARED else None,
+        against_plain=_ratio(speeds, plain_of(arm, arms), rounds) if _is_compared(arm) else None,
         first_token_gain=_first_token_gain(own, whole_of(arms), rounds),
         compute_ms=statistics.mean(turn.compute_ms for turn in turns),
         overhead_ms=_overhead(own, speeds) if arm.kind is Kind.ENGINE and arm.strategy == PLAIN else None,
@@ -133,6 +130,11 @@ def _cell(group: str, arm: Arm, arms: Sequence[Arm], rounds: Rounds) -> Cell:
         occupancy=statistics.mean(streamed) if streamed else None,
         in_flight_max=max((pipeline["in_flight_max"] for pipeline in pipelines), default=1),
     )
+
+
+def _is_compared(arm: Arm) -> bool:
+    """Whether there is plain decoding over as many stages to compare an arm with."""
+    return arm.kind is Kind.RPC or (arm.kind is Kind.ENGINE and (arm.stages > 1 or arm.strategy != PLAIN))
 
 
 def _speed(turns: Sequence[Turn]) -> float:

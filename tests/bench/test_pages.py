@@ -9,7 +9,10 @@ import pytest
 from engine.cli.pages import Page
 from engine.errors import UsageError
 
-PAGE = "# Title\n\n<!-- bench: begin -->\nold\n<!-- bench: end -->\n\n<!-- budget: begin -->\n<!-- budget: end -->\n"
+PAGE = (
+    "# Title\n\n<!-- bench: begin -->\nold\n<!-- bench: end -->\n\n"
+    "<!-- budget: begin -->\n<!-- budget: end -->\n"
+)
 
 
 def test_tables_take_the_place_of_those_before(tmp_path: Path) -> None:
