@@ -39,6 +39,7 @@ def run_stage(arguments: argparse.Namespace) -> int:
             threads=compute.threads,
             exact=compute.exact,
             gpu_layers=compute.gpu_layers,
+            gpu_device=compute.gpu_device,
             context=compute.context,
             sequences=compute.sequences,
             batch_rows=compute.prefill_rows,
@@ -79,6 +80,7 @@ def _wait_for_layers(arguments: argparse.Namespace) -> int:
             files=_configured_models(),
             threads=plan.compute.threads,
             gpu_layers=plan.compute.gpu_layers,
+            gpu_device=plan.compute.gpu_device,
         )
     )
     return 0

@@ -82,6 +82,7 @@ class ComputePlan:
     threads: int = 0  # 0: the machine's cores shared among its local stages
     exact: bool = False  # the batch-invariant setting
     gpu_layers: int = 0  # -1: all
+    gpu_device: int = -1  # -1: layers are spread over all GPUs
     context: int = 4096  # tokens per sequence; at most what the model was trained for
     sequences: int = 1
     prefill_rows: int = 128  # rows of one prefill chunk

@@ -178,6 +178,7 @@ _COMPUTE = (
     ),
     _setting("compute", "exact", Switch(), "one thread for single rows, so that speculation changes no bit"),
     _setting("compute", "gpu_layers", Whole(-1, 10_000), "layers on the GPU (-1: all)"),
+    _setting("compute", "gpu_device", Whole(-1, 255), "the only GPU to use, counted from 0 (-1: all)"),
     _setting("compute", "context", Whole(16, 2**20), "tokens of context", flag="--ctx"),
     _setting("compute", "sequences", Whole(1, 64), "conversations held in the caches at the same time"),
     _setting("compute", "prefill_rows", Whole(1, 4096), "prompt tokens of one prefill chunk"),

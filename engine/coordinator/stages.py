@@ -125,6 +125,7 @@ class Stages:
             threads=layout.threads,
             exact=compute.exact,
             gpu_layers=compute.gpu_layers,
+            gpu_device=compute.gpu_device,
             context=self.context,
             sequences=compute.sequences,
             batch_rows=max(compute.prefill_rows, self.window_rows),

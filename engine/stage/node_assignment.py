@@ -132,6 +132,7 @@ def _settings(assign: Assign, options: NodeOptions, path: Path) -> StageSettings
         threads=options.threads_for(assign.threads),
         exact=assign.exact,
         gpu_layers=options.gpu_layers,
+        gpu_device=options.gpu_device,
         context=assign.context,
         sequences=assign.sequences,
         batch_rows=assign.batch_rows,

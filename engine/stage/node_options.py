@@ -25,6 +25,7 @@ class NodeOptions:
     files: tuple[str, ...] = ()  # models by name
     threads: int = 0  # most that a stage may use; 0: all cores
     gpu_layers: int = 0
+    gpu_device: int = -1
 
     def threads_for(self, asked: int) -> int:
         """Threads of a stage, from what the engine asks for (0: anything) and the owner allows."""

@@ -51,6 +51,7 @@ class StageSettings:
     threads: int = 0  # 0: all cores
     exact: bool = False
     gpu_layers: int = 0
+    gpu_device: int = -1
     context: int = 4096
     sequences: int = 1
     batch_rows: int = 128
@@ -99,6 +100,7 @@ def load_worker(settings: StageSettings, progress: Progress | None = None) -> St
         threads=settings.threads or os.cpu_count() or 1,
         exact=settings.exact,
         gpu_layers=settings.gpu_layers,
+        gpu_device=settings.gpu_device,
         batch_rows=settings.batch_rows,
     )
     slice_, model = open_stage(settings.model, settings.first, settings.end, progress)

@@ -176,6 +176,7 @@ CASES: dict[str, Case] = {
     "threads": (served, "3", {}),
     "exact": (served, "on", {}),
     "gpu_layers": (served, "5", {}),
+    "gpu_device": (served, "1", {}),
     "context": (served, "64", {}),
     "sequences": (served, "4", {}),
     "prefill_rows": (served, "16", {}),
