@@ -55,6 +55,7 @@ async def settle(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> 
         if quiet == QUIET_TURNS:
             break
         await asyncio.sleep(0.001)
+    await pilot.pause()  # what was put off until after a refresh
     for screen in app.screen_stack:
         for field in [*screen.query(Input), *screen.query(TextArea)]:
             field.cursor_blink = False

@@ -1,7 +1,7 @@
 """How often the app draws: as often as a share of one core allows.
 
-The stages compute on the same cores. A drawing that costs 10 ms comes ten times a second, one that costs
-40 ms (a slow or busy machine, a huge terminal) a few times.
+The stages compute on the same cores. A drawing that costs 5 ms comes ten times a second, one that costs 20 ms
+(a slow or busy machine, a huge terminal) two or three times. Keys do not wait for it.
 """
 
 from __future__ import annotations

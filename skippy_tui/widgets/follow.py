@@ -18,7 +18,7 @@ class GrowingWidget(Widget):
     virtual_size: Reactive[Size] = Reactive(Size(0, 0))
 
 
-class FollowScroll(GrowingWidget, VerticalScroll, can_focus=False):
+class FollowScroll(VerticalScroll, GrowingWidget, can_focus=False):
     """Stays at the end until somebody scrolls up; what fits stands at the top."""
 
     BLANK = True  # there is nothing to draw beside the children

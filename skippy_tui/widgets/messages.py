@@ -18,7 +18,7 @@ from skippy_tui.widgets.answer_text import AnswerText
 from skippy_tui.widgets.follow import GrowingWidget
 
 
-class Message(GrowingWidget, Vertical, can_focus=True):
+class Message(Vertical, GrowingWidget, can_focus=True):
     """A message that can be focused, and then copied or asked again."""
 
     HELP = """

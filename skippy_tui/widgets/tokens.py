@@ -44,7 +44,7 @@ class Cell:
     shade: int
 
 
-class TokenFlow(GrowingWidget, ScrollView, can_focus=True):
+class TokenFlow(ScrollView, GrowingWidget, can_focus=True):
     """Tokens that wrap like text. Redrawn from the state by the main screen."""
 
     HELP = """
