@@ -108,7 +108,8 @@ def _print_report(report: PackageReport) -> None:
         model = report.manifest.model
         print(f"{report.directory}: good, {model.name}, {len(report.checked)} files{absent}")
     else:
-        print(f"{report.directory}: {len(report.problems)} problems")
+        count = len(report.problems)
+        print(f"{report.directory}: {count} problem{'s' if count > 1 else ''}")
 
 
 def _megabytes(manifest: Manifest) -> float:

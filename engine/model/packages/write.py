@@ -141,7 +141,8 @@ def _new_folder(out: Path, needed: int) -> Iterator[Path]:
     """A folder that is called `out` once the block has ended well; nothing is left of it otherwise."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UsageError(f"{out} exists and is not an empty folder", hint="give another --out, or remove it")
-    unfinished = out.absolute().with_name(f".{out.name}.unfinished")
+    out = out.resolve()
+    unfinished = out.with_name(f".{out.name}.unfinished")
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
         with locked_now(unfinished / _LOCK) as held:
@@ -153,7 +154,7 @@ def _new_folder(out: Path, needed: int) -> Iterator[Path]:
                 yield unfinished
                 (unfinished / _LOCK).unlink()
                 unfinished.replace(out)
-                _flush_folder(out.absolute().parent)
+                _flush_folder(out.parent)
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
     except OSError as error:
