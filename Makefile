@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 CMAKE_ARGS ?= -DLLAVA_BUILD=OFF
 export CMAKE_ARGS
 
-.PHONY: setup chat test lint bench docs clean lock
+.PHONY: setup chat test lint bench gpu-check docs clean lock
 
 setup: $(READY)
 
@@ -35,6 +35,10 @@ lint: $(READY)
 # BENCH adds options, for instance: make bench BENCH="--category chat,copy --emulate-rtt-ms 20"
 bench: $(READY)
 	$(BIN)/skippy-engine bench --baseline --limit 1 $(BENCH)
+
+# What stages compute on this machine's GPU, and how fast (docs/gpu.md). llama.cpp must have been built for it.
+gpu-check: $(READY)
+	$(BIN)/python -m tests.gpu.check --out gpu-check
 
 # The page of all settings, from the table that flags and files are read by.
 docs: $(READY)

@@ -1,8 +1,9 @@
 """`make gpu-check`: what stages compute on this machine's GPU, and how fast they are.
 
-Every tiny model of the conformance tests and the default model are split on the GPU and compared with the whole
-on the GPU; the default model also between GPU and CPU. Then `skippy-engine bench` runs all strategies over two
-stages on the GPU. What was found is printed and kept in DIR. llama-cpp-python must have been built for the GPU.
+Every tiny model of the conformance tests and the default model are split on the GPU and compared with the
+whole on the GPU; the default model also between GPU and CPU. Then `skippy-engine bench` runs all strategies
+over two stages on the GPU. What was found is printed and kept in DIR. llama-cpp-python must have been built
+for the GPU.
 """
 
 from __future__ import annotations
