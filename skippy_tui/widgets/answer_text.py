@@ -77,15 +77,15 @@ class AnswerText(GrowingWidget):
         if base != self._base:
             self._base = base
             self._drawn.clear()
-        strips = []
-        for y in crop.line_range:
-            strip = self._drawn.get(y)
-            if strip is None:
-                strip = self._drawn[y] = self._render(y)
-            strips.append(strip.crop(crop.x, crop.right))
-        return strips
+        return [self.render_line(y).crop(crop.x, crop.right) for y in crop.line_range]
 
-    def _render(self, y: int) -> Strip:
+    def render_line(self, y: int) -> Strip:
+        strip = self._drawn.get(y)
+        if strip is None:
+            strip = self._drawn[y] = self._made(y)
+        return strip
+
+    def _made(self, y: int) -> Strip:
         if y >= len(self.lines):
             return Strip.blank(self._width, self._base)
         strip = Strip([Segment(" " * MARGIN), *self.lines[y]])

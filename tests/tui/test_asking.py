@@ -10,7 +10,8 @@ from engine.errors import EngineLost
 from engine.events import EventsDropped, Notice, RequestFinished
 from engine.protocol.messages import SamplingSettings
 from skippy_tui import demo
-from tests.tui.driving import ANSWER, first_half, running
+from skippy_tui.widgets.answer_text import AnswerText
+from tests.tui.driving import ANSWER, Driver, first_half, running
 
 
 async def test_an_answer_is_shown_and_kept_and_the_next_prompt_carries_it() -> None:
@@ -173,3 +174,46 @@ async def test_resizing_while_an_answer_comes_loses_nothing() -> None:
         assert driver.app.main.query_one("#panels").display
         screen = driver.app.export_screenshot().replace("&#160;", " ")
         assert "rounding happens once" in screen
+
+
+async def test_a_growing_answer_is_followed_and_loses_nothing_when_the_terminal_changes() -> None:
+    text = "".join(f"Paragraph {i} of a long answer, which fills a line or two.\n\n" for i in range(40))
+
+    def shown_words(driver: Driver) -> list[str]:
+        lines = driver.app.main.query_one(AnswerText).lines
+        return " ".join(line.text for line in lines).split()
+
+    async with running(
+        script=lambda request: demo.answer(request, text), hold=first_half, size=(120, 40)
+    ) as driver:
+        await driver.write("a prompt")
+        chat = driver.app.main.chat
+        assert chat.scroll_y == chat.max_scroll_y > 0
+        await driver.pilot.resize_terminal(60, 24)
+        driver.client.go_on(100)
+        await driver.settle()
+        assert shown_words(driver) == driver.messages[1].split()
+        assert chat.scroll_y == chat.max_scroll_y > 0
+        await driver.pilot.resize_terminal(120, 40)
+        driver.client.go_on()
+        await driver.settle()
+        assert driver.messages[1] == text
+        assert shown_words(driver) == text.split()
+        assert chat.scroll_y == chat.max_scroll_y > 0
+
+
+async def test_what_the_mouse_selects_of_an_answer_is_copied() -> None:
+    async with running() as driver:
+        await driver.write("a prompt")
+        await driver.pilot.mouse_down(AnswerText, offset=(1, 0))
+        await driver.pilot.hover(AnswerText, offset=(6, 0))
+        await driver.pilot.mouse_up(AnswerText, offset=(6, 0))
+        await driver.press("ctrl+c")
+        assert driver.app.clipboard.strip() == "Yes, i"
+
+
+async def test_what_is_typed_right_after_enter_begins_another_prompt() -> None:
+    async with running(hold=first_half) as driver:
+        await driver.press("a", "enter", "b")
+        assert driver.messages[0] == "a"
+        assert driver.app.main.prompt.text == "b"
