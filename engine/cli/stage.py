@@ -92,12 +92,6 @@ def _accepts(arguments: argparse.Namespace) -> bool:
     return asked if asked is not None else not arguments.insecure
 
 
-def _accepts(arguments: argparse.Namespace) -> bool:
-    """Without a token anybody could send something, so there it has to be said."""
-    asked: bool | None = arguments.accept_slices
-    return asked if asked is not None else not arguments.insecure
-
-
 def _configured_models() -> tuple[str, ...]:
     """The files of `[models]` in `skippy.toml`."""
     config_file = config_file_of(None)
