@@ -83,8 +83,10 @@ def _group_table(summary: Summary, group: str) -> str:
             [cell.arm, _spread(cell.first_token_ms, 0), _spread(cell.first_token_gain, 2)] for cell in cells
         ]
     else:
-        heads = ["arm", *(name for name, _ in _COLUMNS)]
-        rows = [[cell.arm, *(show(cell) for _, show in _COLUMNS)] for cell in cells]
+        columns = [(name, [show(cell) for cell in cells]) for name, show in _COLUMNS]
+        told = [(name, values) for name, values in columns if any(values)]
+        heads = ["arm", *(name for name, _ in told)]
+        rows = [[cell.arm, *(values[at] for _, values in told)] for at, cell in enumerate(cells)]
     return f"### {group[0].upper()}{group[1:]}\n\n{table(heads, rows)}"
 
 
