@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import struct
 from functools import partial
@@ -55,6 +54,8 @@ class PacketRelay:
 
 
 def _open_tun(name: str) -> int:
+    import fcntl  # not on every system
+
     try:
         end = os.open(_DEVICE, os.O_RDWR | os.O_NONBLOCK)
     except OSError as error:
