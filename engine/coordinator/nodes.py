@@ -18,7 +18,7 @@ from engine.config.plan import RunPlan
 from engine.coordinator.nodes_link import NodeLink
 from engine.coordinator.nodes_offer import OfferedSlice, offer
 from engine.coordinator.nodes_plan import OWN, UNREACHABLE_MS, Machine, cluster_of, pinned_spans, plan_spans
-from engine.errors import LinkError, SkippyError
+from engine.errors import ConfigError, LinkError, SkippyError
 from engine.events import Event, NodeState, Notice
 from engine.model.file import ModelFile
 from engine.planning.measure import compute_costs
@@ -105,6 +105,9 @@ class Nodes:
         return cluster_of(machines, await self._probe(list(infos)))
 
     async def _describe(self) -> dict[NodeLink, NodeInfo]:
+        if not self._links:
+            hint = "write [[nodes]] into skippy.toml, or name them with --node"
+            raise ConfigError("there are no nodes to use", hint=hint)
         self._progress("asking the nodes", -1.0)
 
         async def ask(link: NodeLink) -> NodeInfo:

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from engine.config.nodes import NodeSettings
 from engine.config.plan import RunPlan
-from engine.errors import SkippyError, UsageError
+from engine.errors import ConfigError, SkippyError, UsageError
 from engine.events import NodeState, Notice
 from tests.faults.harness import DEADLINE, Disturbed, disturbed, in_decode, plan
 from tests.faults.tiny_llama import write_tiny_llama
@@ -90,6 +90,13 @@ async def test_too_few_nodes_are_an_error_that_says_so(model: Path, nodes: list[
             await running.engine.start()
     finally:
         await running.engine.close()
+
+
+async def test_no_nodes_at_all_are_an_error_too(model: Path) -> None:
+    running = Disturbed(plan_over(model, []))
+    with pytest.raises(ConfigError, match="there are no nodes to use"):
+        await running.engine.start()
+    await running.engine.close()
 
 
 async def test_a_node_that_dies_in_the_middle_of_an_answer_is_waited_for(
