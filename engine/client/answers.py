@@ -31,6 +31,7 @@ class Answers:
     def __init__(self) -> None:
         self._open: dict[str, Answer] = {}
         self._settings: dict[str, Any] = {}  # what was changed since the engine was started
+        self._emulation: list[Mapping[str, Any]] = []  # the newest request for delayed links
 
     def sent(self, message: Mapping[str, Any]) -> None:
         """A request to the engine."""
@@ -41,6 +42,8 @@ class Answers:
                 self._open.pop(message["request"], None)  # it would only be resumed to be cancelled
             case "set":
                 self._settings.update(message["values"])
+            case "emulate":
+                self._emulation = [message]
 
     def received(self, event: Event) -> bool:
         """An event of the engine; False if front ends have been told before."""
@@ -80,4 +83,4 @@ class Answers:
     def to_resend(self) -> list[dict[str, Any]]:
         """What a fresh engine must be told: changed settings, then the answers to go on with."""
         settings = [{"op": "set", "values": dict(self._settings)}] if self._settings else []
-        return [*settings, *(answer.again() for answer in self._open.values())]
+        return [*settings, *map(dict, self._emulation), *(answer.again() for answer in self._open.values())]

@@ -126,6 +126,15 @@ async def test_a_fresh_engine_is_told_the_changed_settings(tmp_path: Path) -> No
     assert finished.result["strategy"] == "mtp"
 
 
+async def test_an_engine_that_is_opened_again_has_the_changed_settings(tmp_path: Path) -> None:
+    async with EngineClient(target(tmp_path)) as client:
+        await client.set_values({"strategy": "mtp"})
+        await client.restart()
+        finished = (await collect(client.generate(ask("one two"))))[-1]
+    assert isinstance(finished, RequestFinished)
+    assert finished.result["strategy"] == "mtp"
+
+
 async def test_an_answer_is_not_resumed_when_tokens_are_missing(tmp_path: Path) -> None:
     async with EngineClient(target(tmp_path)) as client:
         with pytest.raises(EngineLost):
