@@ -80,11 +80,12 @@ correction. `⏎` is a line break in a token.
         """Take the tokens that are not here yet."""
         if request is None:
             return
-        if request.id != self._request:
+        is_new = request.id != self._request
+        if is_new:
             self._request, self._tokens, self._lines = request.id, [], [[]]
             self._flash, self._seen_windows = None, 0
         fresh = request.tokens[len(self._tokens) :]
-        changed = self._watch_rejects(request) or bool(fresh)
+        changed = self._watch_rejects(request) or bool(fresh) or is_new
         for token in fresh:
             self._tokens.append(token)
             self._put(token, len(self._tokens))
