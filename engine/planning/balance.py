@@ -54,7 +54,7 @@ def cost_profile(model: ModelFile, threads: int, *, cache_dir: Path | None = Non
     layers, head = read[: model.n_layers], head_read_bytes(model)
     try:
         costs = compute_costs(model, threads, cache_dir=cache_dir)
-    except (SkippyError, OSError) as error:
+    except SkippyError as error:
         log.info("the layers of %s cannot be timed, cutting by size: %s", model.name, error)
         return CostProfile(tuple(map(float, layers)), float(head), measured=False)
     us = tuple(costs.layer_us[0] * n_bytes / MIB for n_bytes in layers)

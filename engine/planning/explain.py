@@ -19,10 +19,9 @@ def explanation(plan: Plan) -> list[str]:
         f"{prediction.network_ms:.1f} ms on the way and in the processes."
     )
     if prediction.drafts:
-        lines.append(
-            f"{count_of(prediction.drafts, 'draft')} of the model's own head a window make that "
-            f"{prediction.tpot_ms:.1f} ms, if the first is right {plan.drafting.acceptance:.0%} of the time."
-        )
+        right = f"if the first one is right {plan.drafting.acceptance:.0%} of the time"
+        drafts = count_of(prediction.drafts, "draft")
+        lines.append(f"With {drafts} of the model's own head it is {prediction.tpot_ms:.1f} ms, {right}.")
     lines += _against_others(plan)
     if plan.unused:
         names = ", ".join(node.name for node in plan.unused)

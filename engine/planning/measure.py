@@ -23,7 +23,7 @@ from engine.compute.options import ComputeOptions
 from engine.compute.stage import Stage
 from engine.compute.tail import Tail
 from engine.config.plain import from_plain
-from engine.errors import SkippyError, UsageError
+from engine.errors import CacheError, SkippyError, UsageError
 from engine.model.file import ModelFile
 from engine.model.paths import cache_dir as default_cache_dir
 from engine.planning.describe import describe_model, layer_bytes
@@ -49,7 +49,7 @@ def compute_costs(
 ) -> ComputeCosts:
     """How fast this machine computes `model`: the kept profile, or a new one, which takes seconds.
 
-    Raises SkippyError or OSError where it cannot be measured.
+    Raises SkippyError where it cannot be measured.
     """
     directory = cache_dir or default_cache_dir()
     kept = _kept_at(directory, model.fingerprint, threads, gpu_layers)
@@ -63,20 +63,30 @@ def measure_costs(
 ) -> ComputeCosts:
     """The same for a model that is not here, by its `measuring_header`. Takes seconds and keeps the result.
 
-    To be called off the event loop, while nothing else computes. Raises SkippyError or OSError where it
-    cannot be measured.
+    To be called off the event loop, while nothing else computes. Raises SkippyError where it cannot be
+    measured.
     """
     directory = cache_dir or default_cache_dir()
-    directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="measure-", dir=directory) as scratch:
-        timed = open_timed_model(header, Path(scratch))
-        kept = _kept_at(directory, timed.fingerprint, threads, gpu_layers)
-        costs = _read(kept)
-        if costs is None:
-            context = _LONG + _CHUNK
-            options = ComputeOptions(context, 2, threads, gpu_layers=gpu_layers, batch_rows=_CHUNK)
-            costs = _measure(timed, options, Path(scratch))
-            _write(kept, costs)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="measure-", dir=directory) as scratch:
+            return _measured(header, threads, gpu_layers, directory, Path(scratch))
+    except OSError as error:
+        raise CacheError(
+            f"cannot time a model in {directory}: {error.strerror or error}",
+            hint="free some space, or point XDG_CACHE_HOME to a directory of yours",
+        ) from error
+
+
+def _measured(header: bytes, threads: int, gpu_layers: int, directory: Path, scratch: Path) -> ComputeCosts:
+    timed = open_timed_model(header, scratch)
+    kept = _kept_at(directory, timed.fingerprint, threads, gpu_layers)
+    costs = _read(kept)
+    if costs is None:
+        context = _LONG + _CHUNK
+        options = ComputeOptions(context, 2, threads, gpu_layers=gpu_layers, batch_rows=_CHUNK)
+        costs = _measure(timed, options, scratch)
+        _write(kept, costs)
     return costs
 
 

@@ -211,8 +211,9 @@ def no_room(cluster: Cluster, costs: StageCosts) -> SkippyError:
     free = sum(node.free_bytes for node in nodes)
     needed, missing = costs.bytes_of(0, model.n_layers), costs.bytes_of(begun, model.n_layers)
     caches = needed - sum(layer.weight_bytes for layer in model.layers) - model.head_bytes
+    left = f"layers {begun}:{model.n_layers} and the head"
     return SkippyError(
-        f"{model.name} does not fit: {gib(missing)} of memory are missing, for its layers from {begun} on. "
+        f"{model.name} does not fit: {gib(missing)} of memory are missing, for {left}. "
         f"It needs {gib(needed)}, {gib(caches)} of that for caches of {demand.context} tokens and buffers; "
         f"{count_of(len(nodes), 'machine')} have {gib(free)} to give",
         hint="add a node, or give a smaller --ctx or fewer --sequences",

@@ -59,15 +59,15 @@ def predicted_ms(model: ModelProfile, compute: ComputeCosts, arm: Arm, result: d
     learnt = loop_costs(cluster, StageCosts(model, demand), placement)
     width = speculative["width"]["max"] + 1
     loop = learnt.times(max(2, width)).loop
-    drafted = speculative["propose_rate"]
+    drafted, windows = speculative["propose_rate"], speculative["windows"]
     if not drafted:
         return loop[1]
-    rows = 1 + speculative["proposed"] / (drafted * speculative["windows"])
+    rows = 1 + speculative["proposed"] / (drafted * windows)
     low = int(rows)
     window = loop[low] + (rows - low) * (loop[low + 1] - loop[low])
-    drafts = learnt.draft_ms(1) * speculative["by_source"]["mtp"]["proposed"] / speculative["windows"]
+    drafts = learnt.draft_ms(1) * speculative["by_source"].get("mtp", {}).get("proposed", 0) / windows
     per_window = drafted * window + (1 - drafted) * loop[1] + drafts
-    return per_window * speculative["windows"] / timings["predicted_n"]
+    return float(per_window * windows / timings["predicted_n"])
 
 
 def measured_ms(result: dict[str, Any]) -> float:
