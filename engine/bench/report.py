@@ -55,9 +55,15 @@ def _heading(result: Result) -> str:
         f"skippy {head['skippy']}, llama-cpp-python {head['llama-cpp-python']}, Python {head['python']}. "
         f"Model {head['model']}, {head['stages']} stages, {head['compute.threads']} thread(s) a process, "
         f"suite {head['suite']}, answers of up to {head['max_tokens']} tokens, temperature "
-        f"{head['temperature']:g}, {head['repeat']} rounds after a warm-up. Each figure is the median over "
-        "rounds, with the smallest and the largest."
+        f"{head['temperature']:g}, {_rounds(result.summary)} rounds after a warm-up. Each figure is the "
+        "median over rounds, with the smallest and the largest."
     )
+
+
+def _rounds(summary: Summary) -> str:
+    """How many there were; of a run that is not complete, the fewest and the most."""
+    counts = sorted({cell.rounds for cell in summary.cells.values()})
+    return "no" if not counts else "-".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
 
 
 _COLUMNS: tuple[tuple[str, Callable[[Cell], str]], ...] = (

@@ -46,8 +46,9 @@ def run_bench(arguments: argparse.Namespace) -> int:
         from engine.cli.budget import run_budget
 
         return run_budget(arguments)
-    if arguments.resume and arguments.out is None:
-        raise UsageError("--resume needs the folder of the run that is to go on", hint="give --out DIR")
+    resume = arguments.resume or arguments.report
+    if resume and arguments.out is None:
+        raise UsageError("--resume and --report need the folder of a run", hint="give --out DIR")
     page = page_of(arguments.write, "bench")
     plan = resolve_plan({**_DEFAULTS, **_given(arguments)}, None)
     _check_two_stages(arguments, plan)
@@ -68,8 +69,9 @@ def run_bench(arguments: argparse.Namespace) -> int:
     session = Session(settings, model, native_mtp=native_mtp)
     folder = _folder(arguments.out)
     try:
-        with Record(folder, session.head(), resume=arguments.resume) as record:
-            asyncio.run(_measure(session, record, folder))
+        with Record(folder, session.head(), resume=resume) as record:
+            if not arguments.report:
+                asyncio.run(_measure(session, record, folder))
             result = _result(session, record)
     finally:
         session.close()

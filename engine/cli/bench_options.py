@@ -66,6 +66,9 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="DIR", help="folder for record and report (default: a new one)")
     parser.add_argument("--resume", action="store_true", help="go on with the run that --out holds")
+    parser.add_argument(
+        "--report", action="store_true", help="measure no more: tell what the run that --out holds has so far"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument(
         "--budget",

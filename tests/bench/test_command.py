@@ -66,4 +66,7 @@ def test_a_killed_run_goes_on_and_loses_nothing(tmp_path: Path) -> None:
     result = orjson.loads(done.stdout)
     assert result["differences"] == []
     assert {cell["rounds"] for cell in result["cells"]} == {2}
+    told = subprocess.run([*command, "--report"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "2 rounds after a warm-up" in told.stdout
+    assert measurements(folder) == after
     assert {"report.md", "result.json", "plot.svg"} <= {path.name for path in folder.iterdir()}
