@@ -149,6 +149,12 @@ def test_a_front_machine_needs_only_the_front(package: Path, model: ModelFile) -
     assert caught.value.code == "missing_file"
 
 
+def test_a_front_is_not_taken_for_a_model(package: Path) -> None:
+    for use in (open_model, lambda name: open_stage(name, 0, 1)):
+        with pytest.raises(UsageError, match=r"front of a package.* give the folder"):
+            use(str(package / "front.gguf"))
+
+
 def overwrite(path: Path, position: int = -1) -> None:
     """Change one byte and leave the size as it is."""
     data = bytearray(path.read_bytes())

@@ -9,7 +9,7 @@ from engine.errors import UsageError
 from engine.model.demo import resolve_model
 from engine.model.file import ModelFile
 from engine.model.packages.folder import Package
-from engine.model.packages.model import PackageModel, open_packaged
+from engine.model.packages.model import FRONT_KEY, PackageModel, open_packaged
 from engine.model.slices import SliceFile, ensure_slice, is_slice, open_slice, whole_model
 from engine.model.writer import Progress
 
@@ -22,7 +22,7 @@ def open_model(name: str, progress: Progress | None = None) -> ModelFile:
     directory = Path(name).expanduser()
     if is_package(directory):
         return PackageModel(Package.open(directory), progress)
-    return ModelFile.open(resolve_model(name, progress))
+    return _file(name, progress)
 
 
 def cut_of(
@@ -53,11 +53,19 @@ def open_stage(
     directory = Path(name).expanduser()
     if is_package(directory):
         return _of_package(Package.open(directory), first, end, progress)
-    model = ModelFile.open(resolve_model(name, progress))
+    model = _file(name, progress)
     if is_slice(model):
         return _given_by_hand(model, first, end), None
     slice_ = cut_of(model, first, model.n_layers if end == -1 else end, progress=progress)
     return slice_, model if slice_.is_first and not slice_.whole else None
+
+
+def _file(name: str, progress: Progress | None) -> ModelFile:
+    model = ModelFile.open(resolve_model(name, progress))
+    if FRONT_KEY in model.metadata:
+        hint = f"give the folder, {model.path.parent}"
+        raise UsageError(f"{model.path} is the front of a package, which holds no layers", hint=hint)
+    return model
 
 
 def _of_package(
