@@ -111,7 +111,7 @@ def test_the_schema_is_json(tool: Tool) -> None:
     [
         ((), "required: TOOL"),
         (("stages",), "invalid choice: 'stages'"),
-        (("stage",), "required: --layers"),
+        (("stage", "--model", "demo"), "--model needs --layers"),
         (("stage", "--layers", "9"), "--layers '9' is no range"),
         (("stage", "--layers", "9:3"), "--layers 9:3 holds no layer"),
         (("stage", "--layers", "0:3", "--listen", "here"), "--listen 'here' is no address"),
