@@ -211,7 +211,7 @@ class MainScreen(Screen[None]):
             self.app.exit()
 
     def on_prompt_edited(self, event: Prompt.Edited) -> None:
-        self.query_one(Suggestions).offer(suggestions(self.app, event.text))
+        self.query_one(Suggestions).offer(event.text, suggestions(self.app, event.text))
 
     async def on_prompt_submitted(self, event: Prompt.Submitted) -> None:
         self.app.submit(event.text)

@@ -145,9 +145,11 @@ class Suggestions(OptionList, can_focus=False):
         super().__init__(id="suggestions")
         self.display = False
         self._shown: list[Suggestion] = []
+        self._text = ""  # that they are for
 
-    def offer(self, suggestions: Sequence[Suggestion]) -> None:
-        """Show these; hidden when there are none."""
+    def offer(self, text: str, suggestions: Sequence[Suggestion]) -> None:
+        """Show what a text may become; hidden when that is nothing."""
+        self._text = text
         if not suggestions and not self._shown:
             return  # as with most keys
         self._shown = list(suggestions)
@@ -171,6 +173,8 @@ class Suggestions(OptionList, can_focus=False):
             return False
         chosen = self._shown[self.highlighted]
         prompt = self.screen.query_one(Prompt)
+        if prompt.text != self._text:
+            return False  # somebody types faster than they are found
         if not complete and (chosen.complete or prompt.text.strip() == chosen.text.strip()):
             prompt.set_text(chosen.text)
             self.display = False

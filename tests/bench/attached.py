@@ -34,6 +34,7 @@ PROMPTS = (
     "List five healthy breakfast ideas.",
 )
 SETTLE_SECONDS = 1.0
+NEW_CHAT = "\x0e"  # Ctrl+N
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,10 @@ async def asked_here(engine: RunningEngine, plan: RunPlan, prompt: str, session:
 async def asked_in_the_app(attach: list[str], home: Path, prompt: str, size: tuple[int, int]) -> Answered:
     async with AppTerminal(attach, home, size) as app:
         await app.seen("is ready")
-        app.type(prompt)
+        # What is loaded once, for instance to colour code, is no cost of this answer.
+        app.type(f"{PROMPTS[0]}\r")
+        await app.seen("first after")
+        app.type(f"{NEW_CHAT}{prompt}")
         await asyncio.sleep(SETTLE_SECONDS)
         begun, used = time.monotonic(), app.cpu_seconds
         app.type("\r")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from textual.events import Key
+from textual.keys import _character_to_key
 from textual.widgets import Input, OptionList, RichLog
 
 from engine.config.ui import UiPlan
@@ -97,6 +99,15 @@ async def test_completion_of_commands_and_their_arguments() -> None:
         assert driver.client.values["strategy"] == "mtp-suffix"
         await driver.press(*"/sett", "enter")
         assert isinstance(driver.app.screen, SettingsScreen)
+
+
+async def test_a_command_that_is_typed_at_once_is_run_as_it_stands() -> None:
+    async with running() as driver:
+        for key in "/seed 12":
+            driver.app.post_message(Key("space" if key == " " else _character_to_key(key), key))
+        driver.app.post_message(Key("enter", None))
+        await driver.settle()
+        assert driver.app.controller.plan.generation.sampling.seed == 12
 
 
 async def test_copying() -> None:
