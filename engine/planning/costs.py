@@ -36,13 +36,10 @@ class StageCosts:
         """Cached tokens in the middle of the answer."""
         return self.demand.prompt + self.demand.answer / 2
 
-    def compute_ms(
-        self, node: NodeProfile, first: int, end: int, rows: int, cached: float | None = None
-    ) -> float:
-        """A window of `rows` rows after `cached` tokens (default: in the middle of the answer)."""
-        cached = self.half_way if cached is None else cached
+    def compute_ms(self, node: NodeProfile, first: int, end: int, rows: int) -> float:
+        """A window of `rows` rows in the middle of the answer."""
         read, kv = self._read[end] - self._read[first], self._kv[end] - self._kv[first]
-        return float(_window_ms(node, read, kv * cached, rows, head=end == self.model.n_layers))
+        return float(_window_ms(node, read, kv * self.half_way, rows, head=end == self.model.n_layers))
 
     def chunk_ms(self, node: NodeProfile, first: int, end: int, rows: int, cached: float) -> float:
         """A prefill chunk after `cached` tokens, without the head."""

@@ -50,7 +50,6 @@ def describe_model(model: ModelFile, wire: WireType = WireType.F32) -> ModelProf
         scratch_bytes=width * _F32_BYTES,
         logits_bytes=model.n_vocab * _F32_BYTES,
         native_mtp=drafts,
-        context_length=model.context_length,
     )
 
 

@@ -158,7 +158,6 @@ class ModelProfile:
     scratch_bytes: int = 0  # intermediate results of a row, on any stage
     logits_bytes: int = 0  # logits of a row, on the last stage
     native_mtp: bool = False
-    context_length: int = 0  # that it was trained for; 0 if it does not say
 
     @property
     def n_layers(self) -> int:
