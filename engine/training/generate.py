@@ -6,7 +6,7 @@ when the answer ends or has become long, the next question begins. A few sequenc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,7 +70,7 @@ def script_of(pieces: ChatPieces, tokenizer: Tokenizer, device: str) -> Script:
 
 
 def batch_size(trunk: Trunk, rows: int) -> int:
-    """Sequences to generate at once: as many as half of the GPU's free memory holds, few on a CPU."""
+    """Sequences to generate at once: what three quarters of a GPU's free memory hold, few on a CPU."""
     if not trunk.device.startswith("cuda"):
         return 32
     free, _ = torch.cuda.mem_get_info(trunk.device)
@@ -113,8 +113,8 @@ class _Batch:
         self._turn[free] = _ANSWER
         self._longest[free] = rows
 
-    def run(self, choose: object) -> NDArray[np.int32]:
-        assert callable(choose)
+    def run(self, choose: Callable[[Tensor, Tensor], Tensor]) -> NDArray[np.int32]:
+        """Let all sequences grow to their end; `choose` draws tokens from logits and temperatures."""
         batch, device = len(self._turn), self._trunk.device
         tokens = torch.zeros(batch, self._rows, dtype=torch.int32, device=device)
         token, forced = self._forced()
