@@ -58,7 +58,7 @@ def predicted_ms(model: ModelProfile, compute: ComputeCosts, arm: Arm, result: d
     demand = Demand(context=CONTEXT, prompt=timings["prompt_n"], answer=timings["predicted_n"])
     learnt = loop_costs(cluster, StageCosts(model, demand), placement)
     width = speculative["width"]["max"] + 1
-    loop = learnt.times(max(2, width)).loop
+    loop = learnt.times(width + 1).loop
     drafted, windows = speculative["propose_rate"], speculative["windows"]
     if not drafted:
         return loop[1]
