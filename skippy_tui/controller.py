@@ -256,14 +256,17 @@ class Controller:
         if model is not None:
             self.conversation = replace(self.conversation, model=model.name)
         if self.conversation.turns:
-            await asyncio.to_thread(self._store, self.store.save, self.conversation)
+            kept = await asyncio.to_thread(self._store, self.store.save, self.conversation)
+            if kept is not None and kept.id == self.conversation.id:
+                self.conversation = replace(self.conversation, created=kept.created, updated=kept.updated)
 
-    def _store(self, keep: Callable[[Any], None], value: Any) -> None:
+    def _store(self, keep: Callable[[Any], Any], value: Any) -> Any:
         """A full disk must not end a chat: it is told, and the chat goes on."""
         try:
-            keep(value)
+            return keep(value)
         except SkippyError as error:
             self.on_store_fault(error)
+            return None
 
     async def close(self) -> None:
         """Leave; called once, at the end."""

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
@@ -89,15 +89,16 @@ class Store:
 
     # -- chats ---------------------------------------------------------------------------------------
 
-    def save(self, chat: Conversation) -> None:
-        """Keep a chat as it is now."""
+    def save(self, chat: Conversation) -> Conversation:
+        """Keep a chat as it is now; returns it with its times."""
         now = self._clock()
+        chat = replace(chat, created=chat.created or now, updated=now)
         with self._lock, self._writing():
             self._base.execute(
                 "INSERT INTO chats VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
                 "title = excluded.title, system = excluded.system, model = excluded.model, "
                 "updated = excluded.updated",
-                (chat.id, chat.title, chat.system, chat.model, chat.created or now, now),
+                (chat.id, chat.title, chat.system, chat.model, chat.created, chat.updated),
             )
             self._base.execute("DELETE FROM turns WHERE chat = ?", (chat.id,))
             self._base.executemany(
@@ -107,6 +108,7 @@ class Store:
                     for position, turn in enumerate(chat.turns)
                 ],
             )
+        return chat
 
     def load(self, id: str) -> Conversation | None:
         """A chat with all its turns."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from textual.events import Key
 from textual.keys import _character_to_key
@@ -19,6 +21,7 @@ from skippy_tui.screens.help import HelpScreen
 from skippy_tui.screens.history import HistoryScreen
 from skippy_tui.screens.log import LogScreen
 from skippy_tui.screens.settings import SettingsList, SettingsScreen
+from skippy_tui.screenshots import NOW
 from skippy_tui.widgets.messages import AnswerMessage, PromptMessage
 from skippy_tui.widgets.tokens import TokenFlow
 from tests.tui.driving import ANSWER, first_half, running
@@ -141,7 +144,9 @@ async def test_saving_and_exporting(tmp_path: object) -> None:
     folder = Path(str(tmp_path))
     assert (folder / "answer.md").read_text() == ANSWER
     assert (folder / "chat.md").read_text().startswith("# a prompt\n\n## You\n\na prompt\n\n## Skippy")
-    assert '"role": "assistant"' in (folder / "chat.json").read_text()
+    exported = json.loads((folder / "chat.json").read_text())
+    assert [turn["role"] for turn in exported["turns"]] == ["user", "assistant"]
+    assert (exported["created"], exported["updated"]) == (NOW, NOW)
 
 
 async def test_stats_stand_in_the_chat() -> None:

@@ -22,7 +22,8 @@ def test_a_chat_comes_back_as_it_was(tmp_path: Path) -> None:
     kept = Conversation(id="a", system="Be brief.", model="m").with_turn(Turn("user", "hello"))
     kept = kept.with_turn(Turn("assistant", "hi", {"timings": {"predicted_n": 1}}))
     store = Store(tmp_path / "chats.db", clock=lambda: 5.0)
-    store.save(kept)
+    saved = store.save(kept)
+    assert (saved.created, saved.updated) == (5.0, 5.0)
     store.close()
     again = Store(tmp_path / "chats.db").load("a")
     assert again.turns == kept.turns
