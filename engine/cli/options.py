@@ -14,6 +14,7 @@ from engine.config.settings import SETTINGS, TABLES, Setting, nearest, settings_
 from engine.config.tables import absolute
 from engine.errors import UsageError
 from engine.planning.lock import is_lock, read_lock
+from engine.planning.profiles import LockedStage
 
 
 class Parser(argparse.ArgumentParser):
@@ -137,8 +138,9 @@ def nodes_of(arguments: argparse.Namespace) -> tuple[NodeSettings, ...]:
     if arguments.topology is not None and is_lock(path := Path(arguments.topology).expanduser()):
         if arguments.node:
             raise UsageError(f"--node and {path.name} exclude each other", hint="it holds a pinned plan")
-        stages = read_lock(path).stages[1:]
-        return tuple(NodeSettings(name=stage.node, url=stage.url, token_file=file) for stage in stages)
+        return tuple(
+            _pinned_node(stage, file, path.absolute().parent) for stage in read_lock(path).stages[1:]
+        )
     try:
         urls = [Url().check(url) for url in arguments.node]
     except ValueError as error:
@@ -147,6 +149,12 @@ def nodes_of(arguments: argparse.Namespace) -> tuple[NodeSettings, ...]:
     if twice is not None:
         raise UsageError(f"--node {twice} is given twice")
     return tuple(NodeSettings(name=url.partition("://")[2], url=url, token_file=file) for url in urls)
+
+
+def _pinned_node(stage: LockedStage, token_file: str, folder: Path) -> NodeSettings:
+    """The token file of the call, if there is one, counts for every node."""
+    file = token_file or absolute(Text(is_file=True), stage.token_file, folder)
+    return NodeSettings(name=stage.node, url=stage.url, token_file=file)
 
 
 def _with_token_file(stage: str | Mapping[str, Any], token_file: str) -> dict[str, Any]:

@@ -39,7 +39,8 @@ def run_plan(arguments: argparse.Namespace) -> int:
     model = open_model(run.model)
     plan = _plan(arguments, run, model)
     if arguments.lock is not None:
-        write_lock(lock_of(plan), Path(arguments.lock).expanduser())
+        token_files = {node.url: node.token_file for node in run.nodes}
+        write_lock(lock_of(plan, token_files), Path(arguments.lock).expanduser())
     if arguments.json:
         print(orjson.dumps(plan_json(plan)).decode())
     else:

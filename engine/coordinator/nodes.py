@@ -119,7 +119,7 @@ class Nodes:
 
         answers = await self._all(self._links, ask)
         if not answers:
-            raise LinkError("none of the nodes can be used", hint="see the warnings, or leave out --node")
+            raise LinkError("none of the nodes can be used", hint="see the warnings, or run without nodes")
         return answers
 
     async def _measure_own(self, threads: int) -> Machine:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from engine.errors import HandshakeRefused
 from engine.planning.planner import Plan
 from engine.planning.prediction import PlacedStage, Placement
 from engine.planning.profiles import Cluster, LockedStage, ModelProfile, TopologyLock
 
 
-def lock_of(plan: Plan) -> TopologyLock:
-    """The chosen placement of a plan."""
+def lock_of(plan: Plan, token_files: Mapping[str, str] | None = None) -> TopologyLock:
+    """The chosen placement of a plan. `token_files` has those of nodes, by URL."""
+    files = token_files or {}
     return TopologyLock(
         fingerprint=plan.model.fingerprint,
         model=plan.model.name,
         stages=tuple(
-            LockedStage(stage.node.name, stage.node.url, stage.first, stage.end)
+            LockedStage(
+                node=stage.node.name,
+                url=stage.node.url,
+                first=stage.first,
+                end=stage.end,
+                token_file=files.get(stage.node.url, ""),
+            )
             for stage in plan.chosen.placement
         ),
     )

@@ -183,6 +183,7 @@ class LockedStage:
     url: str  # "" on the coordinator's own machine
     first: int
     end: int
+    token_file: str = ""  # with the token that the node wants; relative to the folder of the plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,25 @@ def test_a_run_takes_nodes_cuts_and_model_from_a_pinned_plan(tool: Tool, tmp_pat
     assert node["token_file"] == str(tmp_path / "token")
 
 
+def test_the_token_file_of_a_node_is_in_its_pinned_plan(tool: Tool, tmp_path: Path) -> None:
+    machines(tmp_path)
+    for name in ("server.token", "other.token"):
+        (tmp_path / name).write_text("secret\n")
+    node = {"name": "server", "url": "ws://server:1", "token_file": "server.token"}
+    (tmp_path / "nodes.toml").write_text(tomli_w.dumps({"nodes": [node]}))
+    wanted = ("--emulate", "machines.toml", "--nodes", "nodes.toml", "--ctx", "128", "--stages", "2")
+    assert tool(*wanted, "--lock", "plan.toml")[0] == 0
+    assert "secret" not in (tmp_path / "plan.toml").read_text()
+    pinned = ("--model", "small.gguf", "--topology", "plan.toml", "--print-config")
+
+    def token_file(*more: str) -> str:
+        (found,) = tomllib.loads(tool(*pinned, *more, program="prompt")[1])["nodes"]
+        return str(found["token_file"])
+
+    assert token_file() == str(tmp_path / "server.token")
+    assert token_file("--token-file", "other.token") == str(tmp_path / "other.token")
+
+
 @pytest.mark.parametrize(
     ("more", "fault"),
     [

@@ -21,7 +21,7 @@ MODEL = model([1.0] * 10)
 @pytest.fixture
 def locked(tmp_path: Path) -> Path:
     plan = plan_placement(MACHINES, MODEL, SMALL, Drafting(0))
-    write_lock(lock_of(plan), tmp_path / "plan.toml")
+    write_lock(lock_of(plan, {"ws://server:9555": "/home/server.token"}), tmp_path / "plan.toml")
     return tmp_path / "plan.toml"
 
 
@@ -29,6 +29,11 @@ def test_a_pinned_plan_is_read_as_it_was_chosen(locked: Path) -> None:
     plan = plan_placement(MACHINES, MODEL, SMALL, Drafting(0))
     assert placement_of(read_lock(locked), MACHINES, MODEL) == plan.chosen.placement
     assert [path.name for path in locked.parent.iterdir()] == ["plan.toml"]
+
+
+def test_a_pinned_plan_says_where_the_token_of_a_node_is(locked: Path) -> None:
+    stages = {stage.node: stage.token_file for stage in read_lock(locked).stages}
+    assert stages == {"front": "", "server": "/home/server.token"}
 
 
 def test_another_model_another_node_or_another_address_is_refused(locked: Path) -> None:
