@@ -22,6 +22,7 @@ def explanation(plan: Plan) -> list[str]:
         right = f"if the first one is right {plan.drafting.acceptance:.0%} of the time"
         drafts = count_of(prediction.drafts, "draft")
         lines.append(f"With {drafts} of the model's own head it is {prediction.tpot_ms:.1f} ms, {right}.")
+    lines += _against_splits(plan)
     lines += _against_others(plan)
     if plan.unused:
         names = ", ".join(node.name for node in plan.unused)
@@ -32,6 +33,14 @@ def explanation(plan: Plan) -> list[str]:
             f"{plan.gap:.0%} faster than the fastest one found."
         )
     return lines
+
+
+def _against_splits(plan: Plan) -> list[str]:
+    chosen, split = plan.chosen, _fastest_split(plan)
+    if not chosen.alone or split is None or split.prediction.tpot_ms <= chosen.prediction.tpot_ms:
+        return []
+    stages, speed = count_of(split.stages, "stage"), split.prediction.tokens_per_second
+    return [f"This one machine alone is faster than any split: {stages} would make {speed:.1f} tok/s."]
 
 
 def _against_others(plan: Plan) -> list[str]:
@@ -49,15 +58,14 @@ def _against_others(plan: Plan) -> list[str]:
 
 
 def warnings(plan: Plan) -> list[str]:
-    """What whoever runs this should know: a single machine that is faster, a target that is not met."""
+    """What whoever runs this should know: a split that one machine outruns, a target that is not met."""
     found = []
     alone, chosen = plan.one_machine, plan.chosen
-    split = chosen if not chosen.alone else _fastest_split(plan)
-    if alone is not None and split is not None and alone.prediction.tpot_ms < split.prediction.tpot_ms:
+    if alone is not None and not chosen.alone and alone.prediction.tpot_ms < chosen.prediction.tpot_ms:
         where = alone.placement[0].node.name
         found.append(
             f"one machine alone is faster: {where} makes {alone.prediction.tokens_per_second:.1f} tok/s, "
-            f"{count_of(split.stages, 'stage')} make {split.prediction.tokens_per_second:.1f}"
+            f"{count_of(chosen.stages, 'stage')} make {chosen.prediction.tokens_per_second:.1f}"
         )
     if plan.target_ms and chosen.prediction.tpot_ms > plan.target_ms:
         found.append(

@@ -46,20 +46,24 @@ def machines(folder: Path, *, free_gib: float = 4.0, rtt_ms: float = 20.0) -> No
     (folder / "machines.toml").write_text(tomli_w.dumps({"rtt_ms": rtt_ms, "nodes": nodes}))
 
 
-def test_the_split_of_a_model_that_fits_one_machine_is_warned_of(tool: Tool, tmp_path: Path) -> None:
+def test_only_who_chooses_a_split_is_told_that_one_machine_is_faster(tool: Tool, tmp_path: Path) -> None:
     machines(tmp_path)
     code, out, err = tool("--emulate", "machines.toml", "--ctx", "128")
     assert code == 0
     assert "* " in out
     assert f"front 0:{N_LAYERS}" in out
     assert "Left out" in out
-    assert "warning: one machine alone is faster: front makes" in err
+    assert "This one machine alone is faster than any split" in out
+    assert err == ""
     code, out, _ = tool("--emulate", "machines.toml", "--ctx", "128", "--json")
     data = json.loads(out)
     assert data["chosen"]["tpot_ms"] < min(each["tpot_ms"] for each in data["candidates"][1:])
+    assert data["warnings"] == []
+    _, out, err = tool("--emulate", "machines.toml", "--ctx", "128", "--json", "--stages", "2")
+    data = json.loads(out)
+    assert [stage["node"] for stage in data["chosen"]["stages"]] == ["front", "server"]
     assert f"{data['one_machine']['tokens_per_second']:.1f} tok/s" in data["warnings"][0]
-    _, out, _ = tool("--emulate", "machines.toml", "--ctx", "128", "--json", "--stages", "2")
-    assert [stage["node"] for stage in json.loads(out)["chosen"]["stages"]] == ["front", "server"]
+    assert "warning: one machine alone is faster: front makes" in err
 
 
 def test_a_model_that_fits_nowhere_is_an_error_that_counts(tool: Tool, tmp_path: Path) -> None:

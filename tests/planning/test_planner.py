@@ -86,16 +86,14 @@ def pair(rtt_ms: float, *, free_mib: float = 100.0) -> Cluster:
     return cluster([node("front", free_mib, own=True), node("server", free_mib)], rtt_ms)
 
 
-def test_a_model_that_fits_one_machine_stays_there_and_the_split_is_warned_of() -> None:
+def test_a_model_that_fits_one_machine_stays_there_and_it_is_said_what_a_split_would_make() -> None:
     plan = plan_placement(pair(20), model([1.0] * 10), SMALL, PLAIN)
     assert [stage.node.name for stage in plan.chosen.placement] == ["front"]
     assert [each.name for each in plan.unused] == ["server"]
     assert any("Left out" in line and "server" in line for line in explanation(plan))
-    (warning,) = warnings(plan)
-    alone, split = plan.candidates
-    assert "one machine alone is faster: front" in warning
-    assert f"{alone.prediction.tokens_per_second:.1f} tok/s" in warning
-    assert f"2 stages make {split.prediction.tokens_per_second:.1f}" in warning
+    assert warnings(plan) == []
+    speed = plan.candidates[1].prediction.tokens_per_second
+    assert f"faster than any split: 2 stages would make {speed:.1f} tok/s." in " ".join(explanation(plan))
     assert "Left out" not in " ".join(table(plan))
 
 
@@ -108,7 +106,12 @@ def test_a_split_that_somebody_else_chose_is_warned_of() -> None:
     assert "one machine alone is faster" in warnings(plan)[0]
     asked = plan_placement(machines, profile, SMALL, PLAIN, stages=2)
     assert asked.chosen.stages == 2
-    assert "one machine alone is faster" in warnings(asked)[0]
+    (warning,) = warnings(asked)
+    alone, split = asked.one_machine, asked.chosen
+    assert alone is not None
+    assert f"one machine alone is faster: front makes {alone.prediction.tokens_per_second:.1f}" in warning
+    assert f"2 stages make {split.prediction.tokens_per_second:.1f}" in warning
+    assert "faster than any split" not in " ".join(explanation(asked))
 
 
 def test_a_faster_machine_elsewhere_does_it_alone_if_the_way_is_short_enough() -> None:
@@ -187,4 +190,4 @@ def test_the_json_of_a_plan_holds_all_of_it() -> None:
     assert data["one_machine"] == data["chosen"]
     assert [len(candidate["stages"]) for candidate in data["candidates"]] == [1, 2]
     assert data["unused"] == ["server"]
-    assert len(data["warnings"]) == 1
+    assert data["warnings"] == []
