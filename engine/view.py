@@ -16,6 +16,7 @@ from engine.events import (
     Event,
     EventsDropped,
     ModelReady,
+    NodeState,
     Notice,
     PrefillProgress,
     RequestFinished,
@@ -94,14 +95,14 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Drafts that were judged, and those among them that were right."""
+    """Drafts that were sent in windows, and those among them that were committed, as the JSON result counts."""
 
     proposed: int = 0
     accepted: int = 0
 
     @property
     def rate(self) -> float:
-        """Acceptance rate, 0 when nothing was judged."""
+        """Acceptance rate, 0 when nothing was sent."""
         return self.accepted / self.proposed if self.proposed else 0.0
 
     def plus(self, proposed: int, accepted: int) -> Count:
@@ -211,6 +212,7 @@ class ViewState:
     engine: EngineState | None = None
     model: ModelReady | None = None
     stages: Mapping[int, Stage] = field(default_factory=dict)
+    nodes: Mapping[str, NodeState] = field(default_factory=dict)  # the newest step with each, by name
     request: Request | None = None
     notices: tuple[Notice, ...] = ()  # the newest NOTICES_KEPT
     totals: Totals = Totals()
@@ -243,6 +245,10 @@ def _stage(event: StageState, state: ViewState) -> ViewState:
     return replace(state, stages={**state.stages, event.index: stage})
 
 
+def _node(event: NodeState, state: ViewState) -> ViewState:
+    return replace(state, nodes={**state.nodes, event.name: event})
+
+
 def _request_started(event: RequestStarted, state: ViewState) -> ViewState:
     totals = replace(
         state.totals,
@@ -271,8 +277,11 @@ def _window_sent(event: WindowSent, state: ViewState) -> ViewState:
         in_flight={**request.in_flight, event.window: event},
         widths=request.widths.extend([event.width]),
         reason=event.reason or request.reason,
+        by_source=_by_source(request.by_source, event.sources),
+        by_position=_by_position(request.by_position, proposed=event.width),
     )
-    return replace(state, request=request)
+    totals = replace(state.totals, drafts=state.totals.drafts.plus(event.width, 0))
+    return replace(state, request=request, totals=totals)
 
 
 def _window_done(event: WindowDone, state: ViewState) -> ViewState:
@@ -287,28 +296,23 @@ def _window_done(event: WindowDone, state: ViewState) -> ViewState:
         windows=request.windows.extend([Window(sent, event)]),
         stale_windows=request.stale_windows + event.stale,
         rejected=event.rejected or request.rejected,
+        by_position=_by_position(request.by_position, accepted=event.accepted),
     )
-    if not event.stale:
-        request = _judged(request, sent, event.accepted)
-        accepted = min(event.accepted, sent.width)
-        totals = replace(totals, drafts=totals.drafts.plus(sent.width, accepted))
     return replace(state, request=request, stages=_timed(event, state.stages), totals=totals)
 
 
-def _judged(request: Request, sent: WindowSent, accepted: int) -> Request:
-    """Count the drafts of a window by source and by position: the first `accepted` of them were right."""
-    by_source = dict(request.by_source)
-    first = 0
-    for source, length in sent.sources:
-        right = min(max(accepted - first, 0), length)
-        by_source[source] = by_source.get(source, Count()).plus(length, right)
-        first += length
-    positions = max(len(request.by_position), sent.width)
-    old = request.by_position + (Count(),) * (positions - len(request.by_position))
-    by_position = tuple(
-        count.plus(1, int(i < accepted)) if i < sent.width else count for i, count in enumerate(old)
-    )
-    return replace(request, by_source=by_source, by_position=by_position)
+def _by_source(counts: Mapping[str, Count], sources: Sequence[tuple[str, int]]) -> dict[str, Count]:
+    """With the drafts of one more window."""
+    result = dict(counts)
+    for source, length in sources:
+        result[source] = result.get(source, Count()).plus(length, 0)
+    return result
+
+
+def _by_position(counts: tuple[Count, ...], proposed: int = 0, accepted: int = 0) -> tuple[Count, ...]:
+    """With the drafts of one more window: that many were sent, or the first so many of it were right."""
+    counts += (Count(),) * (max(proposed, accepted) - len(counts))
+    return tuple(count.plus(int(i < proposed), int(i < accepted)) for i, count in enumerate(counts))
 
 
 def _timed(event: WindowDone, stages: Mapping[int, Stage]) -> Mapping[int, Stage]:
@@ -328,8 +332,16 @@ def _tokens(event: TokensCommitted, state: ViewState) -> ViewState:
     request = _current(event.request, state)
     if request is None:
         return replace(state, totals=totals)
+    by_source = dict(request.by_source)
+    drafts = totals.drafts
+    for _, origin, _ in event.tokens:
+        if origin in by_source:
+            by_source[origin] = by_source[origin].plus(0, 1)
+            drafts = drafts.plus(0, 1)
+    totals = replace(totals, drafts=drafts)
     request = replace(
         request,
+        by_source=by_source,
         tokens=request.tokens.extend([Token(*token) for token in event.tokens]),
         tail=event.tail,
         first_token_at=event.at if request.first_token_at is None else request.first_token_at,
@@ -363,6 +375,7 @@ _STEPS: dict[type[Event], Callable[[Any, ViewState], ViewState]] = {
     EngineState: _engine,
     ModelReady: _model,
     StageState: _stage,
+    NodeState: _node,
     RequestStarted: _request_started,
     PrefillProgress: _prefill,
     WindowSent: _window_sent,

@@ -13,6 +13,7 @@ from engine.events import (
     EngineState,
     Event,
     EventsDropped,
+    NodeState,
     Notice,
     RequestFinished,
     RequestStarted,
@@ -68,6 +69,11 @@ def done(
     )
 
 
+def committed(*origins: str) -> TokensCommitted:
+    triples = tuple((i, origin, "x") for i, origin in enumerate(origins))
+    return TokensCommitted(at=3.0, request="r", window=0, tokens=triples)
+
+
 def tokens(*texts: str, request: str = "r", at: float = 3.0, tail: str = "") -> TokensCommitted:
     triples = tuple((i, "target", text) for i, text in enumerate(texts))
     return TokensCommitted(at=at, request=request, window=0, tokens=triples, tail=tail)
@@ -81,9 +87,23 @@ def test_every_event_of_an_engine_has_its_step() -> None:
     assert set(_STEPS) == set(REGISTRY.values())
 
 
+def test_the_newest_step_with_each_node_is_known() -> None:
+    def step(name: str, state: str) -> NodeState:
+        return NodeState(name=name, url="ws://127.0.0.1:1", state=state)
+
+    state = view(step("den", "dialling"), step("attic", "dialling"), step("den", "ready"))
+    assert {name: node.state for name, node in state.nodes.items()} == {"den": "ready", "attic": "dialling"}
+
+
 def test_drafts_are_counted_by_source_and_by_position() -> None:
     state = view(
-        started(), sent(0, ("mtp", 2), ("ngram", 3)), done(0, 3, width=5), sent(1, ("mtp", 1)), done(1, 0)
+        started(),
+        sent(0, ("mtp", 2), ("ngram", 3)),
+        committed("mtp", "mtp", "ngram", "correction"),
+        done(0, 3, width=5),
+        sent(1, ("mtp", 1)),
+        committed("correction"),
+        done(1, 0),
     )
     request = state.request
     assert request is not None
@@ -93,11 +113,19 @@ def test_drafts_are_counted_by_source_and_by_position() -> None:
     assert state.totals.drafts == Count(6, 3)
 
 
-def test_stale_windows_judge_nothing() -> None:
-    state = view(started(), sent(0, ("mtp", 2)), done(0, 0, stale=True))
+def test_drafts_of_stale_windows_were_sent_and_the_first_may_have_been_right() -> None:
+    state = view(
+        started(),
+        sent(0, ("mtp", 1)),
+        sent(1, ("mtp", 2)),
+        committed("mtp", "mtp", "correction"),  # the last row of a window judges the first draft of the next
+        done(0, 1, width=1),
+        done(1, 1, width=2, stale=True),
+    )
     request = state.request
     assert request is not None
-    assert (request.by_source, request.stale_windows, request.in_flight) == ({}, 1, {})
+    assert (request.by_source, request.stale_windows, request.in_flight) == ({"mtp": Count(3, 2)}, 1, {})
+    assert request.by_position == (Count(2, 2), Count(1, 0))
 
 
 def test_windows_are_in_flight_until_they_come_back() -> None:
