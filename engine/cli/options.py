@@ -141,14 +141,19 @@ def nodes_of(arguments: argparse.Namespace) -> tuple[NodeSettings, ...]:
         return tuple(
             _pinned_node(stage, file, path.absolute().parent) for stage in read_lock(path).stages[1:]
         )
+    return named_nodes(arguments.node, file)
+
+
+def named_nodes(given: Iterable[str], token_file: str) -> tuple[NodeSettings, ...]:
+    """Nodes called by their address. Raises UsageError for what is none, or is given twice."""
     try:
-        urls = [Url().check(url) for url in arguments.node]
+        urls = [Url().check(url) for url in given]
     except ValueError as error:
         raise UsageError(f"--node {error}") from error
     twice = next((url for url in urls if urls.count(url) > 1), None)
     if twice is not None:
         raise UsageError(f"--node {twice} is given twice")
-    return tuple(NodeSettings(name=url.partition("://")[2], url=url, token_file=file) for url in urls)
+    return tuple(NodeSettings(name=url.partition("://")[2], url=url, token_file=token_file) for url in urls)
 
 
 def _pinned_node(stage: LockedStage, token_file: str, folder: Path) -> NodeSettings:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from engine.cli.options import config_file_of, flags_of
+from engine.cli.options import config_file_of, flags_of, named_nodes
+from engine.config.kinds import Text
 from engine.config.layers import read_nodes_file
 from engine.config.resolve import resolve_plan
+from engine.config.tables import absolute
 from engine.errors import EXIT_OK, UsageError
 from engine.model.packages.source import open_model
 from engine.planning.describe import describe_model
@@ -27,6 +29,7 @@ from engine.planning.prediction import Drafting
 from engine.planning.profiles import Cluster, ComputeCosts, Demand
 
 if TYPE_CHECKING:
+    from engine.config.nodes import NodeSettings
     from engine.config.plan import RunPlan
     from engine.model.file import ModelFile
 
@@ -34,8 +37,7 @@ if TYPE_CHECKING:
 def run_plan(arguments: argparse.Namespace) -> int:
     """Print the plan. Raises SkippyError: nothing fits, a node or a file is wrong."""
     flags = {**flags_of(arguments), "model": arguments.model}
-    nodes = read_nodes_file(Path(arguments.nodes).expanduser()) if arguments.nodes else ()
-    run = resolve_plan(flags, config_file_of(arguments.config), nodes)
+    run = resolve_plan(flags, config_file_of(arguments.config), _nodes(arguments))
     model = open_model(run.model)
     plan = _plan(arguments, run, model)
     if arguments.lock is not None:
@@ -48,6 +50,16 @@ def run_plan(arguments: argparse.Namespace) -> int:
     for warning in warnings(plan):
         print(f"skippy-engine: warning: {warning}", file=sys.stderr)
     return EXIT_OK
+
+
+def _nodes(arguments: argparse.Namespace) -> tuple[NodeSettings, ...]:
+    if arguments.nodes is not None:
+        if arguments.node:
+            raise UsageError("--node and --nodes exclude each other", hint="name all nodes in one of them")
+        return read_nodes_file(Path(arguments.nodes).expanduser())
+    if arguments.token_file is not None and not arguments.node:
+        raise UsageError("--token-file needs --node", hint="in a file each node has a token_file of its own")
+    return named_nodes(arguments.node, absolute(Text(is_file=True), arguments.token_file or "", Path.cwd()))
 
 
 def _plan(arguments: argparse.Namespace, run: RunPlan, model: ModelFile) -> Plan:
@@ -96,7 +108,9 @@ def _cluster(arguments: argparse.Namespace, run: RunPlan, model: ModelFile) -> C
     if arguments.emulate is not None:
         return read_emulated(Path(arguments.emulate).expanduser(), own_costs)
     if not run.nodes:
-        raise UsageError("there are no nodes to plan for", hint="give --nodes FILE or --emulate FILE")
+        raise UsageError(
+            "there are no nodes to plan for", hint="give --node URL, --nodes FILE or --emulate FILE"
+        )
     from engine.coordinator.nodes import survey
 
     return asyncio.run(survey(run, model, threads))

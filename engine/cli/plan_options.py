@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from engine.cli.options import Parser, add_setting
+from engine.cli.options import Parser, add_node_option, add_setting
 from engine.config.settings import SETTINGS
 from engine.errors import UsageError
 
@@ -27,6 +27,8 @@ def add_plan(tools: argparse._SubParsersAction[Parser]) -> None:
     parser = tools.add_parser("plan", help="which machine should serve which layers, and how fast that is")
     parser.add_argument("model", metavar="MODEL", help="demo, a [models.NAME], a GGUF file or a package")
     parser.add_argument("--nodes", metavar="FILE", help="file with [[nodes]] (default: those of skippy.toml)")
+    add_node_option(parser)
+    parser.add_argument("--token-file", metavar="FILE", help="file with the token of the nodes of --node")
     parser.add_argument(
         "--emulate", metavar="FILE", help="the machines of FILE instead of real ones (docs/planning.md)"
     )

@@ -13,7 +13,7 @@ import tomli_w
 from engine.cli.main import main
 from engine.cli.prompt import main as prompt_main
 from engine.model.file import ModelFile
-from engine.planning.lock import write_lock
+from engine.planning.lock import read_lock, write_lock
 from engine.planning.profiles import ComputeCosts, LockedStage, TopologyLock, to_plain
 from tests.cli.programs import environment
 from tests.model.gguf_files import N_LAYERS, write_small_model
@@ -77,7 +77,7 @@ def test_a_model_that_fits_nowhere_is_an_error_that_counts(tool: Tool, tmp_path:
 def test_a_plan_needs_machines(tool: Tool, tmp_path: Path) -> None:
     code, _, err = tool()
     assert code == 2
-    assert "--nodes FILE or --emulate FILE" in err
+    assert "--node URL, --nodes FILE or --emulate FILE" in err
     assert tool("--emulate", "nothing.toml")[0] == 2
     machines(tmp_path)
     for wrong in (("--acceptance", "2"), ("--target-tpot-ms", "0"), ("--prompt-tokens", "none")):
@@ -139,6 +139,36 @@ def test_the_token_file_of_a_node_is_in_its_pinned_plan(tool: Tool, tmp_path: Pa
 
     assert token_file() == str(tmp_path / "server.token")
     assert token_file("--token-file", "other.token") == str(tmp_path / "other.token")
+
+
+def test_nodes_may_be_named_in_the_call(tool: Tool, tmp_path: Path) -> None:
+    machines(tmp_path)
+    (tmp_path / "token").write_text("secret\n")
+    named = ("--node", "ws://server:1", "--token-file", "token")
+    wanted = ("--emulate", "machines.toml", "--ctx", "128", "--stages", "2", "--lock", "plan.toml")
+    assert tool(*named, *wanted)[0] == 0
+    assert read_lock(tmp_path / "plan.toml").stages[1].token_file == str(tmp_path / "token")
+
+
+def test_a_node_in_the_call_that_answers_to_nobody_is_an_error_of_the_run(tool: Tool) -> None:
+    code, out, err = tool("--node", "ws://127.0.0.1:1")
+    assert (code, out) == (1, "")
+    assert "none of the nodes can be used" in err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        (("--node", "ws://a:1", "--nodes", "nodes.toml"), "--node and --nodes exclude each other"),
+        (("--node", "ws://a:1", "--node", "ws://a:1"), "--node ws://a:1 is given twice"),
+        (("--node", "a"), "--node"),
+        (("--token-file", "token"), "--token-file needs --node"),
+    ],
+)
+def test_nodes_that_are_named_wrongly_are_refused(tool: Tool, wrong: tuple[str, ...], fault: str) -> None:
+    code, _, err = tool(*wrong)
+    assert code == 2
+    assert fault in err
 
 
 @pytest.mark.parametrize(
