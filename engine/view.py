@@ -95,7 +95,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Drafts that were sent in windows, and those among them that were committed, as the JSON result counts."""
+    """Drafts that were sent in windows, and those of them that were committed, as in the JSON result."""
 
     proposed: int = 0
     accepted: int = 0

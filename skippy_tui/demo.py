@@ -308,16 +308,19 @@ def finished(request: str, events: Sequence[Event], reason: str = "stop") -> Req
 def _counts(events: Sequence[Event]) -> dict[str, Any]:
     done = [event for event in events if isinstance(event, WindowDone) and not event.stale]
     stale = [event for event in events if isinstance(event, WindowDone) and event.stale]
-    sent = {event.window: event for event in events if isinstance(event, WindowSent)}
-    by_source = {source: {"proposed": 0, "accepted": 0} for source in ("mtp", "ngram", "draft")}
-    for event in done:
-        first = 0
-        for source, length in sent[event.window].sources:
-            by_source[source]["proposed"] += length
-            by_source[source]["accepted"] += min(max(event.accepted - first, 0), length)
-            first += length
-    proposed = sum(event.width for event in done)
-    accepted = sum(event.accepted for event in done)
+    sent = [event for event in events if isinstance(event, WindowSent)]
+    origins = [
+        origin for event in events if isinstance(event, TokensCommitted) for _, origin, _ in event.tokens
+    ]
+    by_source = {
+        source: {
+            "proposed": sum(n for event in sent for name, n in event.sources if name == source),
+            "accepted": origins.count(source),
+        }
+        for source in ("mtp", "ngram", "draft")
+    }
+    proposed = sum(count["proposed"] for count in by_source.values())
+    accepted = sum(count["accepted"] for count in by_source.values())
     widths = [event.width for event in done] or [0]
     return {
         "windows": len(done) + len(stale),

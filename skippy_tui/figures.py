@@ -104,28 +104,19 @@ def mean_committed(request: Request) -> float:
 
 
 def acceptance_over_time(request: Request, buckets: int, source: str = "") -> list[float | None]:
-    """Acceptance rates of the newest windows, oldest first; None where a bucket judged no draft.
+    """Acceptance rates of the newest windows that carried drafts, oldest first.
 
-    With a `source`, of its drafts alone.
+    With a `source`, of its drafts alone; None where there was none.
     """
-    judged = [window for window in recent(request) if not window.done.stale and window.sent.width]
-    size = max(1, -(-len(judged) // buckets))
+    drafted = [window for window in recent(request) if window.sent.width]
+    size = max(1, -(-len(drafted) // buckets))
     rates: list[float | None] = []
-    for first in range(0, len(judged), size):
+    for first in range(0, len(drafted), size):
         total = Count()
-        for window in judged[first : first + size]:
+        for window in drafted[first : first + size]:
             total = _plus(total, window, source)
         rates.append(total.rate if total.proposed else None)
     return rates
-
-
-def source_now(request: Request, source: str, windows: int = 32) -> Count:
-    """Drafts of a source in the newest windows."""
-    total = Count()
-    for window in recent(request, windows):
-        if not window.done.stale:
-            total = _plus(total, window, source)
-    return total
 
 
 def _plus(total: Count, window: Window, source: str) -> Count:

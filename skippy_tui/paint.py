@@ -53,6 +53,12 @@ def percent(fraction: float) -> str:
     return f"{fraction * 100:3.0f}%"
 
 
+def ordinal(number: int) -> str:
+    """`1st`, `2nd`, `3rd`, `4th`, `11th`, `21st`."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
 def milliseconds(value: float) -> str:
     """At most five characters, with as many digits as say something."""
     if value < 100:

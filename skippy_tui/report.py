@@ -8,7 +8,7 @@ from typing import Any
 from textual.content import Content
 
 from engine.client.sanitize import one_line
-from skippy_tui.paint import ORIGIN_NAMES, sparkline
+from skippy_tui.paint import ORIGIN_NAMES, ordinal, sparkline
 
 LABEL = 13
 
@@ -67,7 +67,8 @@ def _speculation_rows(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     proposed, accepted = counts.get("proposed_per_position") or (), counts.get("accepted_per_position") or ()
     if proposed:
         rates = [a / p if p else None for a, p in zip(accepted, proposed, strict=False)]
-        rows.append(("  positions", f"{sparkline(rates, len(rates), top=1.0)}  1st to {len(rates)}th"))
+        places = "1st" if len(rates) == 1 else f"1st to {ordinal(len(rates))}"
+        rows.append(("  positions", f"{sparkline(rates, len(rates), top=1.0)}  {places}"))
     width, pipeline = counts.get("width") or {}, counts.get("pipeline") or {}
     if width:
         drafts = f"{width['min']} to {width['max']} drafts, {width['mean']:.1f} on average"

@@ -7,7 +7,7 @@ from textual.content import Content
 from engine.client.sanitize import one_line
 from engine.view import Request, ViewState
 from skippy_tui import figures
-from skippy_tui.paint import ORIGIN_NAMES, bar, percent, sparkline
+from skippy_tui.paint import ORIGIN_NAMES, bar, ordinal, percent, sparkline
 from skippy_tui.widgets.panel import Panel
 
 LABEL = 10  # columns of the words on the left
@@ -19,8 +19,9 @@ class SpeculationPanel(Panel):
 
     HELP = """
 ### Speculation
-**accepted** counts drafts of each source that the target confirmed: their share in the newest windows,
-and how many in the whole answer. **over time** is that share in consecutive groups of windows,
+**accepted** counts, over the whole answer, the drafts of each source that were confirmed among all that
+were sent, those that an earlier wrong draft made useless included; drafts under way are not confirmed
+yet. **over time** is that share in consecutive groups of the newest windows,
 **position** the share at the 1st, 2nd, … draft of a window, **width** the drafts per window. **plain**
 is an *estimate* of what plain decoding would reach, from what one row cost on the stages during this
 very answer. **policy** says what was chosen for the newest window, and why.
@@ -86,12 +87,11 @@ def _sources(request: Request, width: int) -> list[Content]:
         if count is None or not count.proposed:
             lines.append(_row(label, (name, "$foreground-muted"), ("   –", "$foreground-muted")))
             continue
-        recent = figures.source_now(request, source)
         figure = f" {count.accepted:>4}/{count.proposed:<4}"
         room = max(width - LABEL - len(name) - 5 - len(figure), 6)
-        now = recent.rate if recent.proposed else count.rate
         style = f"$origin-{source}"
-        lines.append(_row(label, (name, style), percent(now), " ", bar(now, room, style), figure))
+        share = bar(count.rate, room, style)
+        lines.append(_row(label, (name, style), percent(count.rate), " ", share, figure))
     return lines
 
 
@@ -110,7 +110,7 @@ def _positions(request: Request) -> Content:
     rates = [count.rate if count.proposed else None for count in counts]
     ends = f"  1st {percent(counts[0].rate)}"
     if len(counts) > 1:
-        ends += f"  {len(counts)}th {percent(counts[-1].rate)}" if len(counts) > 3 else ""
+        ends += f"  {ordinal(len(counts))} {percent(counts[-1].rate)}" if len(counts) > 3 else ""
     return _row("position", (sparkline(rates, len(rates), top=1.0), "$primary"), (ends, "$foreground-muted"))
 
 

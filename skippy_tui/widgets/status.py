@@ -122,9 +122,7 @@ def _speculation(request: Request | None) -> list[Content]:
         )
     for source, total in request.by_source.items():
         if total.proposed:
-            now = figures.source_now(request, source)
-            rate = now.rate if now.proposed else total.rate
-            text = f"{ORIGIN_NAMES.get(source, source)} {rate * 100:3.0f}%"
+            text = f"{ORIGIN_NAMES.get(source, source)} {total.rate * 100:3.0f}%"
             parts.append(Content.styled(text, f"$origin-{source}" if source in ORIGIN_NAMES else ""))
     if request.widths:
         depth = len(request.in_flight) if request.finished is None else 0

@@ -11,7 +11,7 @@ from engine.client.requests import GenerateRequest
 from engine.events import RequestStarted, TokensCommitted, WindowDone, WindowSent
 from engine.view import Series, ViewState, apply
 from skippy_tui import demo, figures
-from skippy_tui.paint import bar, sparkline, timeline_row
+from skippy_tui.paint import bar, ordinal, sparkline, timeline_row
 from skippy_tui.screens.compare import verdict
 
 
@@ -81,10 +81,7 @@ def test_acceptance_by_source_splits_a_window_where_its_sources_meet() -> None:
         at=0.1, request="r", window=0, epoch=0, stale=False, accepted=3, width=5, elapsed_ms=100.0
     )
     request = state_of([started(), sent, done]).request
-    assert (figures.source_now(request, "mtp").accepted, figures.source_now(request, "ngram").accepted) == (
-        2,
-        1,
-    )
+    assert figures.acceptance_over_time(request, 10, "mtp") == [1.0]
     assert figures.acceptance_over_time(request, 10) == [0.6]
     assert figures.acceptance_over_time(request, 10, "ngram") == [pytest.approx(1 / 3)]
     assert figures.mean_committed(request) == 4
@@ -126,6 +123,12 @@ def test_pictures_have_fixed_widths(fraction: float) -> None:
         if (start := rng.random() - 0.2) is not None
     ]
     assert timeline_row(spans, 0.0, 1.0, 30).cell_length == 30
+
+
+def test_ordinals_are_written_as_people_write_them() -> None:
+    numbers = (1, 2, 3, 4, 11, 12, 13, 16, 21, 22, 112)
+    expected = "1st 2nd 3rd 4th 11th 12th 13th 16th 21st 22nd 112th"
+    assert " ".join(map(ordinal, numbers)) == expected
 
 
 def test_compare_names_the_first_token_that_differs() -> None:
