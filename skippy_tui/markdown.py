@@ -169,6 +169,21 @@ class _Heading(rich_markdown.Heading):
     LEVEL_ALIGN = {}  # noqa: RUF012 - none is centred
 
 
+class _ListItem(rich_markdown.ListItem):
+    """With a dot behind its number, as it was written."""
+
+    def render_number(
+        self, console: Console, options: ConsoleOptions, number: int, last_number: int
+    ) -> RenderResult:
+        style = console.get_style("markdown.item.number")
+        width = len(str(last_number)) + 3
+        lines = console.render_lines(self.elements, options.update(width=options.max_width - width))
+        begin = f"{number}. ".rjust(width)
+        for line in lines:
+            yield from (Segment(begin, style), *line, Segment.line())
+            begin = " " * width
+
+
 class _CodeBlock(rich_markdown.CodeBlock):
     """Code on a ground of its own. Rich's takes three times as long as the highlighting itself."""
 
@@ -224,6 +239,7 @@ class _Block(rich_markdown.Markdown):
         "fence": _CodeBlock,
         "code_block": _CodeBlock,
         "hr": _HorizontalRule,
+        "list_item_open": _ListItem,
     }
     inlines = {*rich_markdown.Markdown.inlines, "a"}  # noqa: RUF012
 

@@ -92,6 +92,11 @@ def test_tags_links_and_images_are_shown_as_they_were_written() -> None:
     assert drawn(text).replace("\n", " ") == expected
 
 
+def test_numbers_of_a_list_keep_their_dots() -> None:
+    text = "9. Earth\n10. Mars\n    goes on\n"
+    assert drawn(text).split("\n") == ["  9. Earth", " 10. Mars", "     goes on"]
+
+
 def test_line_breaks_are_kept_and_control_sequences_shown() -> None:
     assert drawn("roses\nviolets\u2028\x1b[2Jend") == "roses\nviolets\n␛[2Jend"
 
