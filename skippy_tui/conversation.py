@@ -13,6 +13,13 @@ import orjson
 UNTITLED = "New chat"
 TITLE_LENGTH = 60
 
+_ENDINGS = {
+    "cancelled": "stopped",
+    "length": "cut at max tokens",
+    "context": "context full",
+    "error": "failed",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -62,6 +69,11 @@ def title_of(prompt: str) -> str:
     return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1].rstrip() + "…"
 
 
+def ending_of(result: Mapping[str, Any]) -> str:
+    """How an answer ended, in words; empty if it came to its end."""
+    return _ENDINGS.get(result.get("finish_reason", ""), "")
+
+
 def to_markdown(conversation: Conversation) -> str:
     """The chat as a Markdown document."""
     names = {"user": "You", "assistant": "Skippy"}
@@ -70,13 +82,21 @@ def to_markdown(conversation: Conversation) -> str:
         parts.append(f"*System: {conversation.system}*")
     for turn in conversation.turns:
         parts.append(f"## {names[turn.role]}\n\n{turn.content.strip()}")
-        timings = turn.result.get("timings")
-        if timings:
-            speed = timings.get("predicted_per_second") or 0.0
-            parts.append(
-                f"*{turn.result.get('strategy', '')}, {timings['predicted_n']} tokens, {speed:.1f} tok/s*"
-            )
+        figures = _figures_of(turn.result)
+        if figures:
+            parts.append(f"*{figures}*")
     return "\n\n".join(parts) + "\n"
+
+
+def _figures_of(result: Mapping[str, Any]) -> str:
+    """One line: what an answer cost, and how it ended unless by itself."""
+    parts = []
+    timings = result.get("timings")
+    if timings:
+        speed = timings.get("predicted_per_second") or 0.0
+        parts += [result.get("strategy", ""), f"{timings['predicted_n']} tokens", f"{speed:.1f} tok/s"]
+    parts.append(ending_of(result))
+    return ", ".join(filter(None, parts))
 
 
 def to_json(conversation: Conversation) -> str:

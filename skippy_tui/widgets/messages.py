@@ -12,6 +12,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from engine.client.sanitize import one_line
+from skippy_tui.conversation import ending_of
 from skippy_tui.markdown import shown
 from skippy_tui.paint import ORIGIN_NAMES, seconds
 from skippy_tui.widgets.answer_text import AnswerText
@@ -128,16 +129,8 @@ def answer_figures(result: Mapping[str, Any]) -> str:
     for source, count in sources.items():
         if count.get("proposed"):
             parts.append(f"{ORIGIN_NAMES.get(source, source)} {count['accepted'] / count['proposed']:.0%}")
-    reason = result.get("finish_reason", "")
-    endings = {
-        "cancelled": "stopped",
-        "length": "cut at max tokens",
-        "context": "context full",
-        "error": "failed",
-    }
-    if reason in endings:
-        parts.append(endings[reason])
-    return " · ".join(parts)
+    parts.append(ending_of(result))
+    return " · ".join(filter(None, parts))
 
 
 class FailureMessage(Static):

@@ -107,5 +107,8 @@ def test_a_file_that_is_no_database_is_one_line(tmp_path: Path) -> None:
 def test_exports_hold_every_turn() -> None:
     conversation = chat("a", "one", "two")
     assert to_markdown(conversation) == "# one\n\n## You\n\none\n\n## Skippy\n\ntwo\n"
+    result = {"finish_reason": "cancelled", "strategy": "auto", "timings": {"predicted_n": 3}}
+    stopped = chat("b", "one").with_turn(Turn("assistant", "tw", result))
+    assert to_markdown(stopped).endswith("tw\n\n*auto, 3 tokens, 0.0 tok/s, stopped*\n")
     assert '"content": "two"' in to_json(conversation)
     assert Conversation().title == UNTITLED
