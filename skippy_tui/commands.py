@@ -106,9 +106,9 @@ _TABLE = (
     Command(
         "export",
         CHATS,
-        "write this chat to a file",
+        "write this chat as markdown or json",
         actions.export,
-        argument="[markdown|json] [FILE]",
+        argument="[FORMAT] [FILE]",
         choices=_formats,
     ),
     Command("clear", CHATS, "forget the turns of this chat", actions.clear),

@@ -209,8 +209,10 @@ class Controller:
             await self.feed.replace(self._connect(plan))
             return "with a new engine, which is starting"
         self.plan = plan
-        if emulation != old.topology.emulation and self.feed.failure is None:
-            await self.feed.set_emulation(emulation)
+        if emulation != old.topology.emulation:
+            if self.feed.failure is None:
+                await self.feed.set_emulation(emulation)
+            return "from the next answer on: its links are opened anew, so the whole prompt is read again"
         if plan.speculation != old.speculation:
             if self.feed.failure is None:
                 await self.feed.set_values(asdict(plan.speculation))

@@ -65,7 +65,7 @@ def _all_commands() -> Content:
         lines.append(
             Content.assemble(
                 (command.key_shown.ljust(KEY_WIDTH), "bold $accent"),
-                command.usage.ljust(USAGE_WIDTH - 1) + " ",
+                command.usage.ljust(USAGE_WIDTH),
                 (command.help, "$foreground-muted"),
             )
         )

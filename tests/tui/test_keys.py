@@ -17,12 +17,13 @@ from skippy_tui.conversation import Conversation, Turn
 from skippy_tui.logbook import LogBook
 from skippy_tui.screens.chats import ChatsScreen
 from skippy_tui.screens.compare import CompareScreen
-from skippy_tui.screens.help import HelpScreen
+from skippy_tui.screens.help import USAGE_WIDTH, HelpScreen
 from skippy_tui.screens.history import HistoryScreen
 from skippy_tui.screens.log import LogScreen
 from skippy_tui.screens.settings import SettingsList, SettingsScreen
 from skippy_tui.screenshots import NOW
-from skippy_tui.widgets.messages import AnswerMessage, PromptMessage
+from skippy_tui.widgets.messages import AnswerMessage, PromptMessage, answer_figures
+from skippy_tui.widgets.speculation import SpeculationPanel
 from skippy_tui.widgets.tokens import TokenFlow
 from tests.tui.driving import ANSWER, first_half, running
 
@@ -36,6 +37,10 @@ async def test_every_key_of_the_table_is_bound_and_every_command_is_in_the_palet
         await driver.press("ctrl+p")
         entries = driver.app.screen.query_one(OptionList).option_count
         assert entries >= len(COMMANDS) - 1
+
+
+def test_every_usage_fits_its_column_of_the_help() -> None:
+    assert [command.usage for command in COMMANDS.values() if len(command.usage) >= USAGE_WIDTH] == []
 
 
 async def test_palette_runs_a_choice() -> None:
@@ -157,6 +162,22 @@ async def test_stats_stand_in_the_chat() -> None:
         assert "stage 1" in driver.remarks[0]
 
 
+async def test_the_panel_the_footer_and_the_stats_say_the_same_of_drafts() -> None:
+    async with running(size=(120, 40)) as driver:
+        await driver.write("a prompt")
+        await driver.write("/stats")
+        result = driver.app.controller.conversation.turns[-1].result
+        counts = result["speculative"]
+        assert counts["pipeline"]["stale_windows"]
+        panel = str(driver.app.main.query_one(SpeculationPanel).content)
+        for source, name in (("mtp", "MTP"), ("ngram", "n-gram")):
+            proposed, accepted = counts["by_source"][source].values()
+            if proposed:
+                assert f"{accepted}/{proposed} " in panel
+                assert f"{accepted} of {proposed}" in driver.remarks[0]
+                assert f"{name} {accepted / proposed:.0%}" in answer_figures(result)
+
+
 async def test_compare_says_whether_the_token_ids_agree() -> None:
     async with running() as driver:
         await driver.write("/compare what is new")
@@ -209,6 +230,7 @@ async def test_live_controls_take_effect_on_the_next_window_or_answer() -> None:
         await driver.write("/rtt 20")
         assert driver.client.emulation.rtt_ms == 20
         assert "from the next answer on" in driver.said[-1]
+        assert "the whole prompt is read again" in driver.said[-1]
         assert driver.client.opened == 1
         await driver.write("/temperature 0.7")
         await driver.write("/seed 9")
