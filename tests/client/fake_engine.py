@@ -188,11 +188,11 @@ class FakeEngine:
         stages = ((0, 10, 2000, number), (1, 20, 3000, number))
         names = {"request": request, "window": number, "epoch": 0, "width": 1}
         sent = WindowSent(at=at, start=number, rows=2, sources=sources, reason="because", **names)
-        done = WindowDone(
-            at=at + 0.5, stale=False, accepted=number % 2, elapsed_ms=5.0, stages=stages, **names
-        )
+        accepted = number % 2
+        done = WindowDone(at=at + 0.5, stale=False, accepted=accepted, elapsed_ms=5.0, stages=stages, **names)
+        origin = "mtp" if accepted else "correction"
         tokens = TokensCommitted(
-            at=2.5 + number, request=request, window=number, tokens=((number, "target", text),)
+            at=2.5 + number, request=request, window=number, tokens=((number, origin, text),)
         )
         return [sent, done, tokens]
 
