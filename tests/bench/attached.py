@@ -33,8 +33,12 @@ PROMPTS = (
     "Write a short story about a dragon and a knight.",
     "List five healthy breakfast ideas.",
 )
+WARM_UP = "Show the shortest program in Python."
 SETTLE_SECONDS = 1.0
 NEW_CHAT = "\x0e"  # Ctrl+N
+
+
+PATIENCE = 60.0  # seconds, for one answer
 
 
 @dataclass(frozen=True)
@@ -59,21 +63,32 @@ async def asked_in_the_app(attach: list[str], home: Path, prompt: str, size: tup
     async with AppTerminal(attach, home, size) as app:
         await app.seen("is ready")
         # What is loaded once, for instance to colour code, is no cost of this answer.
-        app.type(f"{PROMPTS[0]}\r")
+        app.type(f"{WARM_UP}\r")
         await app.seen("first after")
+        await asyncio.sleep(SETTLE_SECONDS)  # no new chat before this one is kept
         app.type(f"{NEW_CHAT}{prompt}")
         await asyncio.sleep(SETTLE_SECONDS)
         begun, used = time.monotonic(), app.cpu_seconds
         app.type("\r")
-        await app.seen("first after")  # of the figures below the answer
+        async with asyncio.timeout(PATIENCE):
+            while (kept := kept_answer(home, prompt)) is None:
+                await asyncio.sleep(SETTLE_SECONDS / 4)
         share = (app.cpu_seconds - used) / (time.monotonic() - begun)
-        await asyncio.sleep(SETTLE_SECONDS)  # the chat is being kept
+    return replace(kept, share=share)
+
+
+def kept_answer(home: Path, prompt: str) -> Answered | None:
+    """The answer to `prompt` among the chats that the app keeps, once it is there. (The screen does not tell:
+    the figures of the answer before are drawn again when it changes.)"""
     store = Store(home / "skippy" / CHATS_FILE)
-    chat = store.load(store.summaries()[0].id)
-    store.close()
-    assert chat is not None
+    try:
+        chat = store.load(store.summaries()[0].id)
+    finally:
+        store.close()
+    if chat is None or len(chat.turns) < 2 or chat.turns[0].content != prompt:
+        return None
     turn = chat.turns[-1]
-    return replace(answered(turn.content, turn.result or {}), share=share)
+    return answered(turn.content, turn.result) if turn.result else None
 
 
 def answered(text: str, result: Mapping[str, Any]) -> Answered:
