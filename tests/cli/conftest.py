@@ -1,4 +1,4 @@
-"""Terminals that a test opens are closed after it."""
+"""Terminals of tests, closed after them, and `skippy-engine` called in the process of a test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.programs import PROMPT, Terminal
+from engine.cli.main import main
+from tests.cli.programs import PROMPT, Terminal, Tool, environment
 
 OpenTerminal = Callable[..., Terminal]
 
@@ -24,3 +25,18 @@ def terminal(tmp_path: Path) -> Iterator[OpenTerminal]:
     yield open_terminal
     for one in opened:
         one.close()
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tool:
+    """Calls `skippy-engine` in this process, at home in the test's own folder."""
+    for name, value in environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        written = capsys.readouterr()
+        return code, written.out, written.err
+
+    return call

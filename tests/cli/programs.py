@@ -8,7 +8,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +19,9 @@ FAKE_COMMAND = (sys.executable, str(FAKE_ENGINE))
 # skippy-prompt as installed, but for the engine that it starts.
 _SCRIPT = f"import sys; from engine.cli.prompt import main; sys.exit(main(sys.argv[1:], {FAKE_COMMAND!r}))"
 PROMPT = (sys.executable, "-c", _SCRIPT)
+
+Tool = Callable[..., tuple[int, str, str]]
+"""`skippy-engine`, called in this process: its exit code and what it wrote to both outputs."""
 
 PATIENCE = 20.0  # seconds after which a test gives up
 

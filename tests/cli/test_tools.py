@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,25 +14,8 @@ import pytest
 from engine.cli.main import main
 from engine.model.demo import demo_available, demo_path
 from skippy_tui.main import main as tui_main
-from tests.cli.programs import environment
+from tests.cli.programs import Tool
 from tests.model.gguf_files import N_LAYERS, write_small_model
-
-Tool = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tool:
-    """Calls `skippy-engine` in this process, at home in the test's own folder."""
-    for name, value in environment(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        written = capsys.readouterr()
-        return code, written.out, written.err
-
-    return call
 
 
 def test_where_names_the_four_places(tool: Tool, tmp_path: Path) -> None:

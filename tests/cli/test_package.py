@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from engine.cli.main import main
 from engine.config.manifest import MANIFEST_NAME
-from tests.cli.programs import environment
+from tests.cli.programs import Tool
 from tests.model.gguf_files import write_small_model
 
-Tool = Callable[..., tuple[int, str, str]]
 
-
-@pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tool:
-    """Calls `skippy-engine` in this process, at home in the test's own folder, which has a small model."""
-    for name, value in environment(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def small_model(tmp_path: Path) -> None:
+    """The test's own folder has a small model."""
     write_small_model(tmp_path / "small.gguf")
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        written = capsys.readouterr()
-        return code, written.out, written.err
-
-    return call
 
 
 @pytest.fixture
