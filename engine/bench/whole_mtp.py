@@ -101,9 +101,8 @@ class MtpLoop:
             chunk = prompt[start : start + rows]
             self._trunk.decode(0, start, len(chunk), Outputs.LAST, tokens=chunk)
             hidden = self._trunk.hidden_states(len(chunk)).copy()
-            following = prompt[
-                start + 1 : start + 1 + len(chunk)
-            ]  # a row pairs a token with the state before
+            # A row of the head pairs a token with the hidden state before it.
+            following = prompt[start + 1 : start + 1 + len(chunk)]
             if following:
                 self._head.decode(
                     0,

@@ -68,19 +68,7 @@ class LocalStage:
             await self._start(progress)
 
     async def _start(self, progress: Progress | None) -> None:
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with self.log_path.open("ab") as log:
-            self._process = process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "engine.stage.process",
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=log,
-                env={**os.environ, "GGML_NO_BACKTRACE": "1"},
-                # A Ctrl+C in the terminal is for the front end; stages end with their parent.
-                start_new_session=True,
-            )
+        self._process = process = await start_module("engine.stage.process", self.log_path)
         assert process.stdin is not None
         process.stdin.write(orjson.dumps(asdict(self.settings)) + b"\n")
         with contextlib.suppress(ConnectionError):  # it ended at once: reading says so
@@ -105,13 +93,13 @@ class LocalStage:
             async with asyncio.timeout(TIMEOUTS.stop_process):
                 await process.wait()
         except TimeoutError:
-            await _kill(process)
+            await kill_process(process)
 
     async def kill(self) -> None:
         """End the process by force: it is gone already, or hangs."""
         process, self._process = self._process, None
         if process is not None:
-            await _kill(process)
+            await kill_process(process)
 
     async def _next_answer(self, process: Process) -> dict[str, Any]:
         assert process.stdout is not None
@@ -143,7 +131,25 @@ def ending(code: int) -> str:
     return f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
 
 
-async def _kill(process: Process) -> None:
+async def start_module(module: str, log_path: Path) -> Process:
+    """Start a module of ours that computes; both pipes are ours, its standard error goes to the log."""
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with log_path.open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            module,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=log,
+            env={**os.environ, "GGML_NO_BACKTRACE": "1"},
+            # A Ctrl+C in the terminal is for the front end; children end with their parent.
+            start_new_session=True,
+        )
+
+
+async def kill_process(process: Process) -> None:
+    """End a process by force, if it has not ended, and wait for it."""
     if process.stdin is not None:
         process.stdin.close()
     if process.returncode is None:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import Process
+from pathlib import Path
 
 import orjson
 
 from engine.errors import SkippyError, reported_error
 from engine.model.paths import log_dir
 from engine.protocol.node_messages import Measure, Measured
+from engine.stage.child import kill_process, start_module
 from engine.stage.node_options import NodeOptions
 from engine.stage.process import answer, end_with_parent, read_settings_line
 from engine.transport.timeouts import TIMEOUTS
@@ -27,30 +28,19 @@ async def measure(question: Measure, options: NodeOptions) -> Measured:
     """Run the timing. Raises what it reports, or SkippyError if it crashes or takes too long."""
     threads = options.threads_for(question.threads)
     settings = {"threads": threads, "gpu_layers": options.gpu_layers, "bytes": len(question.header)}
-    process = await _spawn()
+    process = await start_module("engine.stage.node_measure", _log_path())
     try:
         async with asyncio.timeout(TIMEOUTS.node_measure):
             costs = await _ask(process, orjson.dumps(settings) + b"\n" + question.header)
     except TimeoutError:
         raise SkippyError(f"timing took longer than {TIMEOUTS.node_measure:g} s", code="measure") from None
     finally:
-        await _end(process)
+        await kill_process(process)
     return Measured(threads=threads, costs=costs)
 
 
-async def _spawn() -> Process:
-    log_dir().mkdir(parents=True, exist_ok=True)
-    with (log_dir() / "measure.log").open("ab") as log:
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "engine.stage.node_measure",
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=log,
-            env={**os.environ, "GGML_NO_BACKTRACE": "1"},
-            start_new_session=True,
-        )
+def _log_path() -> Path:
+    return log_dir() / "measure.log"
 
 
 async def _ask(process: Process, data: bytes) -> str:
@@ -61,19 +51,12 @@ async def _ask(process: Process, data: bytes) -> str:
         await process.stdin.drain()
     line = await process.stdout.readline()
     if not line:
-        raise SkippyError("timing the model crashed", hint=f"see {log_dir() / 'measure.log'}", code="measure")
+        raise SkippyError("timing the model crashed", hint=f"see {_log_path()}", code="measure")
     reply = orjson.loads(line)
     if "error" in reply:
         fault = reply["error"]
         raise reported_error(fault["message"], hint=fault["hint"], code=fault["code"])
     return orjson.dumps(reply["costs"]).decode()
-
-
-async def _end(process: Process) -> None:
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
-    await process.wait()
 
 
 def main() -> int:
