@@ -170,7 +170,8 @@ class WindowSent(Event):
 class WindowDone(Event):
     """A reply. `rejected` is (position, drafted token text, target's token text) or empty.
 
-    `stages` are (index, queue µs, compute µs, kv tokens); `route` is direct | lane | local.
+    `stages` are (index, queue µs, compute µs, kv tokens); `route` is direct | lane | local. Of the last stage's
+    compute, `draft_us` went into `drafted` tokens of the MTP head.
     """
 
     kind: ClassVar[str] = "window-done"
@@ -184,6 +185,8 @@ class WindowDone(Event):
     stages: tuple[tuple[int, int, int, int], ...] = ()
     route: str = "direct"
     rejected: tuple[int, str, str] | tuple[()] = ()
+    drafted: int = 0
+    draft_us: int = 0
 
 
 @event

@@ -108,5 +108,7 @@ class AnswerReport:
                 stages=tuple((t.stage, t.queue_us, t.compute_us, t.kv_tokens) for t in reply.times),
                 route=route,
                 rejected=shown,
+                drafted=len(reply.draft.tokens) if reply.draft else 0,
+                draft_us=reply.draft.head_us if reply.draft else 0,
             )
         )
