@@ -170,8 +170,8 @@ class WindowSent(Event):
 class WindowDone(Event):
     """A reply. `rejected` is (position, drafted token text, target's token text) or empty.
 
-    `stages` are (index, queue µs, compute µs, kv tokens); `route` is direct | lane | local. Of the last stage's
-    compute, `draft_us` went into `drafted` tokens of the MTP head.
+    `stages` are (index, queue µs, compute µs, kv tokens); `route` is direct | lane | local. Of the last
+    stage's compute, `draft_us` went into `drafted` tokens of the MTP head.
     """
 
     kind: ClassVar[str] = "window-done"
