@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,8 +14,7 @@ from engine.config.nodes import NodeSettings
 from engine.config.settings import SETTINGS, TABLES, Setting, nearest, settings_of
 from engine.config.tables import absolute
 from engine.errors import UsageError
-from engine.planning.lock import is_lock, read_lock
-from engine.planning.profiles import LockedStage
+from engine.planning.lock import is_lock, node_of, read_lock
 
 
 class Parser(argparse.ArgumentParser):
@@ -138,9 +138,9 @@ def nodes_of(arguments: argparse.Namespace) -> tuple[NodeSettings, ...]:
     if arguments.topology is not None and is_lock(path := Path(arguments.topology).expanduser()):
         if arguments.node:
             raise UsageError(f"--node and {path.name} exclude each other", hint="it holds a pinned plan")
-        return tuple(
-            _pinned_node(stage, file, path.absolute().parent) for stage in read_lock(path).stages[1:]
-        )
+        pinned = (node_of(stage, path.absolute().parent) for stage in read_lock(path).stages[1:])
+        # The token file of the call, if there is one, counts for every node.
+        return tuple(replace(node, token_file=file or node.token_file) for node in pinned)
     return named_nodes(arguments.node, file)
 
 
@@ -154,12 +154,6 @@ def named_nodes(given: Iterable[str], token_file: str) -> tuple[NodeSettings, ..
     if twice is not None:
         raise UsageError(f"--node {twice} is given twice")
     return tuple(NodeSettings(name=url.partition("://")[2], url=url, token_file=token_file) for url in urls)
-
-
-def _pinned_node(stage: LockedStage, token_file: str, folder: Path) -> NodeSettings:
-    """The token file of the call, if there is one, counts for every node."""
-    file = token_file or absolute(Text(is_file=True), stage.token_file, folder)
-    return NodeSettings(name=stage.node, url=stage.url, token_file=file)
 
 
 def _with_token_file(stage: str | Mapping[str, Any], token_file: str) -> dict[str, Any]:

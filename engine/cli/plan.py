@@ -41,8 +41,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
     model = open_model(run.model)
     plan = _plan(arguments, run, model)
     if arguments.lock is not None:
-        token_files = {node.url: node.token_file for node in run.nodes}
-        write_lock(lock_of(plan, token_files), Path(arguments.lock).expanduser())
+        write_lock(lock_of(plan, run.nodes), Path(arguments.lock).expanduser())
     if arguments.json:
         print(orjson.dumps(plan_json(plan)).decode())
     else:

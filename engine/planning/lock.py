@@ -7,9 +7,12 @@ import tomllib
 from itertools import pairwise
 from pathlib import Path
 
+from engine.config.kinds import Text
+from engine.config.nodes import NodeSettings
 from engine.config.plain import from_plain
+from engine.config.tables import absolute
 from engine.errors import ConfigError, UsageError
-from engine.planning.profiles import TopologyLock, to_plain
+from engine.planning.profiles import LockedStage, TopologyLock, to_plain
 
 
 def write_lock(lock: TopologyLock, path: Path) -> None:
@@ -45,6 +48,17 @@ def read_lock(path: Path) -> TopologyLock:
         raise ConfigError(f"{path}: {error.message}", hint=error.hint) from error
     _check_ranges(lock, path)
     return lock
+
+
+def node_of(stage: LockedStage, folder: Path) -> NodeSettings:
+    """The node of a pinned stage, as it was set. `folder` is that of the plan; the token is not read yet."""
+    return NodeSettings(
+        name=stage.node,
+        url=stage.url,
+        token_file=absolute(Text(is_file=True), stage.token_file, folder),
+        memory_limit_gib=stage.memory_limit_gib,
+        allow_transfer=stage.allow_transfer,
+    )
 
 
 def _check_ranges(lock: TopologyLock, path: Path) -> None:

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
+from dataclasses import replace
 
+from engine.config.nodes import NodeSettings
 from engine.errors import HandshakeRefused
 from engine.planning.planner import Plan
 from engine.planning.prediction import PlacedStage, Placement
 from engine.planning.profiles import Cluster, LockedStage, ModelProfile, TopologyLock
 
 
-def lock_of(plan: Plan, token_files: Mapping[str, str] | None = None) -> TopologyLock:
-    """The chosen placement of a plan. `token_files` has those of nodes, by URL."""
-    files = token_files or {}
+def lock_of(plan: Plan, nodes: Iterable[NodeSettings] = ()) -> TopologyLock:
+    """The chosen placement of a plan, with what is set for its nodes; they are known by their URL."""
+    known = {node.url: node for node in nodes}
     return TopologyLock(
         fingerprint=plan.model.fingerprint,
         model=plan.model.name,
-        stages=tuple(
-            LockedStage(
-                node=stage.node.name,
-                url=stage.node.url,
-                first=stage.first,
-                end=stage.end,
-                token_file=files.get(stage.node.url, ""),
-            )
-            for stage in plan.chosen.placement
-        ),
+        stages=tuple(_locked(stage, known.get(stage.node.url)) for stage in plan.chosen.placement),
+    )
+
+
+def _locked(stage: PlacedStage, node: NodeSettings | None) -> LockedStage:
+    locked = LockedStage(stage.node.name, stage.node.url, stage.first, stage.end)
+    if node is None:
+        return locked
+    return replace(
+        locked,
+        token_file=node.token_file,
+        memory_limit_gib=node.memory_limit_gib,
+        allow_transfer=node.allow_transfer,
     )
 
 

@@ -177,13 +177,16 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class LockedStage:
-    """One stage of a pinned placement: layers `first` to `end` (not included) on a node."""
+    """One stage of a pinned placement: layers `first` to `end` (not included) on a node, and all that is set
+    for that node (`engine.config.nodes`) but its token."""
 
     node: str
     url: str  # "" on the coordinator's own machine
     first: int
     end: int
     token_file: str = ""  # with the token that the node wants; relative to the folder of the plan
+    memory_limit_gib: float = 0.0
+    allow_transfer: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,17 @@ def test_the_token_file_of_a_node_is_in_its_pinned_plan(tool: Tool, tmp_path: Pa
     assert token_file("--token-file", "other.token") == str(tmp_path / "other.token")
 
 
+def test_a_pinned_node_that_must_not_receive_still_must_not(tool: Tool, tmp_path: Path) -> None:
+    machines(tmp_path)
+    node = {"name": "server", "url": "ws://server:1", "allow_transfer": False, "memory_limit_gib": 2.5}
+    (tmp_path / "nodes.toml").write_text(tomli_w.dumps({"nodes": [node]}))
+    wanted = ("--emulate", "machines.toml", "--nodes", "nodes.toml", "--ctx", "128", "--stages", "2")
+    assert tool(*wanted, "--lock", "plan.toml")[0] == 0
+    pinned = ("--model", "small.gguf", "--topology", "plan.toml", "--print-config")
+    (found,) = tomllib.loads(tool(*pinned, program="prompt")[1])["nodes"]
+    assert found == node
+
+
 def test_nodes_may_be_named_in_the_call(tool: Tool, tmp_path: Path) -> None:
     machines(tmp_path)
     (tmp_path / "token").write_text("secret\n")

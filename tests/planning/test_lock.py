@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
+from engine.config.nodes import NodeSettings
 from engine.errors import ConfigError, HandshakeRefused
-from engine.planning.lock import read_lock, write_lock
+from engine.planning.lock import node_of, read_lock, write_lock
 from engine.planning.pinned import lock_of, placement_of
 from engine.planning.planner import plan_placement
 from engine.planning.prediction import Drafting
+from engine.planning.profiles import LockedStage
 from tests.planning.machines import SMALL, cluster, model, node
 
 MACHINES = cluster([node("front", 7, own=True), node("server", 9)], 5)
 MODEL = model([1.0] * 10)
+SERVER = NodeSettings(
+    "server", "ws://server:9555", "secret", "/home/server.token", 12.5, allow_transfer=False
+)
 
 
 @pytest.fixture
 def locked(tmp_path: Path) -> Path:
     plan = plan_placement(MACHINES, MODEL, SMALL, Drafting(0))
-    write_lock(lock_of(plan, {"ws://server:9555": "/home/server.token"}), tmp_path / "plan.toml")
+    write_lock(lock_of(plan, [SERVER]), tmp_path / "plan.toml")
     return tmp_path / "plan.toml"
 
 
@@ -31,9 +36,20 @@ def test_a_pinned_plan_is_read_as_it_was_chosen(locked: Path) -> None:
     assert [path.name for path in locked.parent.iterdir()] == ["plan.toml"]
 
 
-def test_a_pinned_plan_says_where_the_token_of_a_node_is(locked: Path) -> None:
-    stages = {stage.node: stage.token_file for stage in read_lock(locked).stages}
-    assert stages == {"front": "", "server": "/home/server.token"}
+def test_a_pinned_plan_keeps_all_that_is_set_for_a_node_but_its_token(locked: Path) -> None:
+    own, pinned = read_lock(locked).stages
+    node = node_of(pinned, locked.parent)
+    for item in fields(NodeSettings):
+        value, default = getattr(SERVER, item.name), item.default
+        assert value != default, f"this test says nothing of {item.name}"
+        assert getattr(node, item.name) == (value if item.name != "token" else ""), item.name
+    assert "secret" not in locked.read_text()
+    assert own == LockedStage("front", "", own.first, own.end)
+
+
+def test_the_token_file_of_a_node_may_be_beside_the_plan(locked: Path) -> None:
+    pinned = replace(read_lock(locked).stages[1], token_file="server.token")
+    assert node_of(pinned, locked.parent).token_file == str(locked.parent / "server.token")
 
 
 def test_another_model_another_node_or_another_address_is_refused(locked: Path) -> None:
