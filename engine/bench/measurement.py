@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.bench.windows import Packed
 from engine.config.plain import from_plain
 
 
@@ -21,6 +22,7 @@ class Turn:
     prompt_tokens: int
     compute_ms: float = 0.0  # of all stages, mean per window; 0 where it is not known
     speculative: dict[str, Any] = field(default_factory=dict)  # counters of the JSON result; empty: none
+    windows: tuple[Packed, ...] = ()  # of an engine, all but the first; empty in records that have none
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,14 @@ class Result:
         """Tables for people."""
         summary = self.summary
         tables = [_group_table(summary, group) for group in summary.groups]
-        parts = [_heading(self), *tables, _namespaces(self), _differences(self), _goals(summary)]
+        parts = [
+            _heading(self),
+            *tables,
+            _namespaces(self),
+            _differences(self),
+            _goals(summary),
+            _missed(summary),
+        ]
         return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -70,6 +77,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Cell], str]], ...] = (
     ("tok/s", lambda cell: _spread(cell.tokens_per_second, 1)),
     ("x llama.cpp", lambda cell: _spread(cell.against_whole, 2)),
     ("x plain", lambda cell: _spread(cell.against_plain, 2)),
+    ("of the model", lambda cell: _spread(cell.model.of_model if cell.model else None, 2)),
     ("ms a token", lambda cell: _number(cell.token_ms.median if cell.token_ms else None, 2)),
     ("compute ms a window", lambda cell: _number(cell.compute_ms or None, 2)),
     ("the rest, ms", lambda cell: _spread(cell.overhead_ms, 2)),
@@ -142,6 +150,32 @@ def _goals(summary: Summary) -> str:
         for one in verdicts(summary)
     ]
     return f"### Goals\n\n{table(['goal', 'target', 'measured', 'met'], rows)}" if rows else ""
+
+
+def _missed(summary: Summary) -> str:
+    """Speculative goals that were missed, and what the cost model says can be reached with those windows."""
+    rows = []
+    for verdict in verdicts(summary):
+        cell = summary.cells[verdict.group, verdict.arm]
+        model = cell.model
+        if verdict.met or model is None:
+            continue
+        times = (model.plain_compute_ms, model.rest_ms, model.compute_ms, model.draft_ms, model.slowest_ms)
+        rows.append(
+            [
+                verdict.goal,
+                verdict.target,
+                f"{verdict.figure:.3g}",
+                _spread(model.against_plain, 2),
+                _number(cell.tokens_per_window, 2),
+                *(f"{ms:.2f}" for ms in times),
+            ]
+        )
+    if not rows:
+        return ""
+    heads = ["goal", "target", "measured", "the model's most, x plain", "tokens a window"]
+    heads += ["C(1), ms", "R + b, ms", "C of a window, ms", "D of a window, ms", "slowest stage, ms"]
+    return f"### What the cost model says of the goals that were missed\n\n{table(heads, rows)}"
 
 
 def _spread(value: Spread | None, digits: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -14,13 +13,14 @@ from engine.bench.measurement import Turn
 from engine.bench.netns import stage_behind_delay
 from engine.bench.rpc import rpc_loop
 from engine.bench.whole_mtp import MtpLoop, MtpRun
+from engine.bench.windows import WindowLog
 from engine.client.client import EngineClient, LocalEngine
 from engine.client.requests import GenerateRequest
 from engine.compute.whole_loop import PlainLoop, PlainRun
 from engine.config.plan import RunPlan
 from engine.coordinator.prompt import PromptBuilder
 from engine.errors import reported_error
-from engine.events import EngineState, Event, RequestFinished, WindowDone
+from engine.events import EngineState, Event, RequestFinished
 from engine.model.file import ModelFile
 from engine.model.paths import log_dir
 from engine.planning.balance import balanced_split
@@ -71,13 +71,13 @@ class EngineRunner:
         self._client = client
 
     async def answer(self, arm: Arm, request: GenerateRequest) -> tuple[Turn, str]:
-        computed: list[float] = []
+        log = WindowLog()
         finished: RequestFinished | None = None
         async for event in self._client.generate(request):
-            if isinstance(event, WindowDone):
-                computed.append(sum(stage[2] for stage in event.stages) / 1000)
-            elif isinstance(event, RequestFinished) and event.request == request.request:
+            if isinstance(event, RequestFinished) and event.request == request.request:
                 finished = event
+            else:
+                log.add(event)
         assert finished is not None  # or `generate` would have raised
         result = finished.result
         if error := result.get("error"):
@@ -90,8 +90,9 @@ class EngineRunner:
             decode_ms=timings["predicted_ms"],
             first_token_ms=timings["ttft_ms"],
             prompt_tokens=timings["prompt_n"],
-            compute_ms=statistics.mean(computed[1:]) if len(computed) > 1 else 0.0,
+            compute_ms=log.compute_ms,
             speculative=_kept(result["speculative"]),
+            windows=tuple(log.windows),
         )
         return turn, result["text"]
 

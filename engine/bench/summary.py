@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from engine.bench.arms import PLAIN, Arm, Kind
 from engine.bench.measurement import Measurement, Turn
+from engine.bench.model import Answers, Modelled, modelled
 from engine.bench.session import PREFILL
+from engine.bench.windows import unpacked
 from engine.bench.workloads import COPYABLE
 
 NOVEL = "all novel text"
@@ -36,6 +38,21 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
+class Model:
+    """What the cost model says of the windows that an arm has sent (`engine.bench.model`). Milliseconds, of
+    windows as they were sent: medians over rounds."""
+
+    token_ms: float
+    of_model: Spread  # measured speed over the model's
+    against_plain: Spread  # the model's speed over that of plain decoding
+    plain_compute_ms: float  # C(1)
+    rest_ms: float  # R + b
+    compute_ms: float
+    draft_ms: float
+    slowest_ms: float  # compute and drafting of the stage where they are most
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """One arm in one group of workloads (a category, or several). Times are milliseconds."""
 
@@ -55,6 +72,7 @@ class Cell:
     mean_width: float | None
     occupancy: float | None  # where windows followed each other without waiting
     in_flight_max: int
+    model: Model | None  # of a strategy where there is plain decoding over the same stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +147,7 @@ def _cell(group: str, arm: Arm, arms: Sequence[Arm], rounds: Rounds) -> Cell:
         mean_width=statistics.mean(width for width in widths if width is not None) if any(widths) else None,
         occupancy=statistics.mean(streamed) if streamed else None,
         in_flight_max=max((pipeline["in_flight_max"] for pipeline in pipelines), default=1),
+        model=_model(own, arm, arms, rounds),
     )
 
 
@@ -170,6 +189,42 @@ def _overhead(own: dict[int, list[Turn]], speeds: dict[int, float]) -> Spread | 
         1000 / speed - statistics.mean(turn.compute_ms for turn in own[number])
         for number, speed in speeds.items()
     )
+
+
+def _model(own: dict[int, list[Turn]], arm: Arm, arms: Sequence[Arm], rounds: Rounds) -> Model | None:
+    """None for plain decoding itself, and for a draft model, whose time is no part of the cost model."""
+    plain = plain_of(arm, arms)
+    if arm.kind is not Kind.ENGINE or arm.strategy in (PLAIN, "draft") or plain is None:
+        return None
+    theirs = rounds.get(plain.name, {})
+    pairs = [(_answers(turns), _answers(theirs[number])) for number, turns in own.items() if number in theirs]
+    found = [one for ours, other in pairs if (one := modelled(ours, other, arm.stages)) is not None]
+    of_model = Spread.of(one.of_model for one in found)
+    against_plain = Spread.of(one.against_plain for one in found)
+    if of_model is None or against_plain is None:
+        return None
+    return Model(
+        token_ms=_median(found, lambda one: one.token_ms),
+        of_model=of_model,
+        against_plain=against_plain,
+        plain_compute_ms=_median(found, lambda one: one.plain_compute_ms),
+        rest_ms=_median(found, lambda one: one.rest_ms),
+        compute_ms=_median(found, lambda one: one.compute_ms),
+        draft_ms=_median(found, lambda one: one.draft_ms),
+        slowest_ms=_median(found, lambda one: one.slowest_ms),
+    )
+
+
+def _answers(turns: Sequence[Turn]) -> Answers:
+    return Answers(
+        windows=tuple(unpacked(turn.windows) for turn in turns),
+        tokens=sum(turn.decoded for turn in turns),
+        decode_ms=sum(turn.decode_ms for turn in turns),
+    )
+
+
+def _median(found: Sequence[Modelled], of: Callable[[Modelled], float]) -> float:
+    return statistics.median(map(of, found))
 
 
 def whole_of(arms: Sequence[Arm]) -> Arm | None:
