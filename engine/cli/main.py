@@ -74,7 +74,9 @@ def add_stage_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--insecure", action="store_true", help="listen beyond this machine without a token: for anybody"
     )
-    for name in ("tls_ca", "threads", "exact", "gpu_layers", "gpu_device", "context", "sequences"):
+    for name in (
+        "tls_ca", "threads", "exact", "gpu_layers", "gpu_device", "context", "sequences", "slice_cache_gib",
+    ):  # fmt: skip
         add_setting(parser, SETTINGS[name])
     waiting = parser.add_argument_group("while it waits for layers")
     waiting.add_argument(

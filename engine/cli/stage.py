@@ -43,6 +43,7 @@ def run_stage(arguments: argparse.Namespace) -> int:
             context=compute.context,
             sequences=compute.sequences,
             batch_rows=compute.prefill_rows,
+            slice_cache_gib=compute.slice_cache_gib,
         )
     )
     return 0
@@ -81,6 +82,7 @@ def _wait_for_layers(arguments: argparse.Namespace) -> int:
             threads=plan.compute.threads,
             gpu_layers=plan.compute.gpu_layers,
             gpu_device=plan.compute.gpu_device,
+            slice_cache_gib=plan.compute.slice_cache_gib,
         )
     )
     return 0

@@ -19,6 +19,7 @@ from engine.compute.embedding import EmbeddingTable, check_tokens
 from engine.compute.exactness import measure_row_exactness
 from engine.compute.options import ComputeOptions
 from engine.errors import BackendError, ContextFull, ProtocolError, UsageError
+from engine.model.pruning import in_use
 
 if TYPE_CHECKING:
     from engine.model.slices import SliceFile
@@ -47,6 +48,8 @@ class Stage:
         self._row_exact: bool | None = None  # not measured yet
         self._captures_layer = not slice.is_last and slice.rules.capture == "layer_output"
         with ExitStack() as opened:
+            if not slice.whole:
+                opened.enter_context(in_use(slice.path))
             self.model = LoadedModel(
                 slice.path,
                 gpu_layers=options.gpu_layers,

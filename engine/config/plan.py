@@ -86,6 +86,7 @@ class ComputePlan:
     context: int = 4096  # tokens per sequence; at most what the model was trained for
     sequences: int = 1
     prefill_rows: int = 128  # rows of one prefill chunk
+    slice_cache_gib: float = 100.0  # most that slices may take on the disk; 0: any number
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,6 +182,13 @@ _COMPUTE = (
     _setting("compute", "context", Whole(16, 2**20), "tokens of context", flag="--ctx"),
     _setting("compute", "sequences", Whole(1, 64), "conversations held in the caches at the same time"),
     _setting("compute", "prefill_rows", Whole(1, 4096), "prompt tokens of one prefill chunk"),
+    _setting(
+        "compute",
+        "slice_cache_gib",
+        Number(0, 1_000_000, "GIB"),
+        "most that slices may take on the disk, also those that nodes were sent; the ones not used for "
+        "longest are removed first, none that is in use (0: no bound)",
+    ),
 )
 
 _SPECULATION = (

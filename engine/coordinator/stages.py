@@ -24,6 +24,8 @@ from engine.errors import LinkError, SkippyError, StageLost
 from engine.events import Event, StageState
 from engine.model.file import ModelFile
 from engine.model.paths import log_dir
+from engine.model.pruning import GIB, keep_within
+from engine.model.slices import slices_folder
 from engine.planning.balance import balanced_split
 from engine.protocol.messages import Hello, Hop, Role
 from engine.stage.child import LocalStage
@@ -147,6 +149,8 @@ class Stages:
             await asyncio.gather(*loading, return_exceptions=True)
             await self.close()
             raise
+        # Only now: slices of this run that are not loaded yet could be taken for some that nobody uses.
+        await asyncio.to_thread(keep_within, slices_folder(), int(compute.slice_cache_gib * GIB))
 
     async def close(self) -> None:
         """End the processes and the compute thread, and leave the nodes."""

@@ -21,6 +21,9 @@ if sys.platform == "win32":
             return False
         return True
 
+    def _share_lock(file: BinaryIO) -> None:
+        pass  # a file that is open cannot be deleted here, so nobody has to be kept from it
+
 else:
     import fcntl
 
@@ -30,6 +33,9 @@ else:
         except BlockingIOError:
             return False
         return True
+
+    def _share_lock(file: BinaryIO) -> None:
+        fcntl.flock(file, fcntl.LOCK_SH)
 
 
 @contextmanager
@@ -42,6 +48,14 @@ def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
         while not _try_lock(file):
             waiting()
             time.sleep(POLL_SECONDS)
+        yield
+
+
+@contextmanager
+def locked_with_others(path: Path) -> Iterator[None]:
+    """Hold the lock file `path` together with all who hold it like this; waits for one who holds it alone."""
+    with path.open("ab") as file:
+        _share_lock(file)
         yield
 
 

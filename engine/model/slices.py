@@ -24,6 +24,7 @@ from engine.model.derived import STAND_IN_ROWS
 from engine.model.file import ModelFile
 from engine.model.header import ALIGNMENT_KEY, Header, TensorInfo, check_header
 from engine.model.paths import cache_dir as default_cache_dir
+from engine.model.pruning import mark_used
 from engine.model.rebase import (
     ZEROED_IN_IDENTITY,
     SlicePlan,
@@ -116,12 +117,18 @@ def ensure_slice(
     plan = plan_slice(model, first, end)
     target = slice_folder(model.fingerprint, cache_dir) / f"layers-{first}-{end}-v{SLICER_VERSION}.gguf"
     cached_file(target, source_of(model, plan), lambda: slice_content(model, plan, first, end), progress)
+    mark_used(target)
     return open_slice(target)
+
+
+def slices_folder(cache_dir: Path | None = None) -> Path:
+    """Where the slices of all models are kept, those of each in a folder of its own."""
+    return (cache_dir or default_cache_dir()) / "slices"
 
 
 def slice_folder(fingerprint: str, cache_dir: Path | None = None) -> Path:
     """Where the slices of a model are kept."""
-    return (cache_dir or default_cache_dir()) / "slices" / fingerprint
+    return slices_folder(cache_dir) / fingerprint
 
 
 def open_slice(path: Path) -> SliceFile:

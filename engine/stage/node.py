@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from engine.errors import Busy, HandshakeRefused
+from engine.model.pruning import GIB
 from engine.protocol.messages import Hello, Role, Welcome
 from engine.stage.node_assignment import Assignment
 from engine.stage.node_models import ModelFolders
@@ -34,7 +35,7 @@ class Node:
 
     def __init__(self, options: NodeOptions) -> None:
         self.options = options
-        self.store = SliceStore()
+        self.store = SliceStore(int(options.slice_cache_gib * GIB))
         self.models = ModelFolders(options.folders, options.files)
         self.trusted = client_context(options.tls_ca) if options.tls_ca else None
         self.assignment: Assignment | None = None

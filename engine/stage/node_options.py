@@ -26,6 +26,7 @@ class NodeOptions:
     threads: int = 0  # most that a stage may use; 0: all cores
     gpu_layers: int = 0
     gpu_device: int = -1
+    slice_cache_gib: float = 0.0  # most that slices may take on the disk; 0: any number
 
     def threads_for(self, asked: int) -> int:
         """Threads of a stage, from what the engine asks for (0: anything) and the owner allows."""

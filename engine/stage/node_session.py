@@ -119,12 +119,14 @@ class NodeSession:
             found = received, "received"
         self._report("loading", 0, 0)
         node.assignment = Assignment(assign, node.options, *found)
-        return await node.assignment.start()
+        assigned = await node.assignment.start()
+        await asyncio.to_thread(node.store.keep_within)
+        return assigned
 
     async def _receive(self, assign: Assign) -> Path | None:
         """Take the slice; None if that failed, and then the link ends: chunks may still be under way."""
         try:
-            with IncomingSlice(assign) as incoming:
+            with IncomingSlice(assign, self._node.store) as incoming:
                 self._link.post(SliceWanted(incoming.offset))
                 while incoming.offset < assign.size:
                     await _to_its_end(incoming.write, await self._next_chunk())

@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from engine.errors import Busy, CacheError, SkippyError
-from engine.model import cache
+from engine.model import cache, pruning
 from engine.model.lock import locked_now
 from engine.model.paths import cache_dir
-from engine.model.slices import open_slice, slice_folder
+from engine.model.slices import open_slice, slice_folder, slices_folder
 from engine.model.writer import CHUNK_BYTES, Progress
 from engine.protocol.limits import MAX_HELD
 from engine.protocol.node_messages import Assign, HeldSlice
@@ -33,9 +33,10 @@ RECEIVED = "received"
 
 
 class SliceStore:
-    """The slices in the cache of this machine."""
+    """The slices in the cache of this machine: all models' together, `most` bytes of them (0: any number)."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 0) -> None:
+        self._most = most
         self._known: dict[Path, tuple[int, HeldSlice | None]] = {}  # by path: size, and what it holds
 
     @property
@@ -57,11 +58,16 @@ class SliceStore:
         for path in self._files(fingerprint):
             record = cache.read_record(path)
             if record is not None and record.sha256 == sha256 and cache.is_good(path, record.source):
+                pruning.mark_used(path)
                 return path
         return None
 
+    def keep_within(self, coming: int = 0) -> None:
+        """Remove what is too much and not in use, so that there is room for `coming` bytes, too."""
+        pruning.keep_within(slices_folder(), self._most, coming)
+
     def _files(self, fingerprint: str) -> Iterator[Path]:
-        return slice_folder("").glob(f"{fingerprint}/*.gguf")
+        return slices_folder().glob(f"{fingerprint}/*.gguf")
 
     def _look_into(self, path: Path, record: cache.Record) -> HeldSlice | None:
         known = self._known.get(path)
@@ -84,11 +90,12 @@ class IncomingSlice:
     Raises Busy if somebody else does, CacheError if it does not fit on the disk or the disk fails.
     """
 
-    def __init__(self, assign: Assign) -> None:
+    def __init__(self, assign: Assign, store: SliceStore) -> None:
         self._assign = assign
+        self._store = store
         folder = slice_folder(assign.fingerprint)
         self.target = folder / f"layers-{assign.first}-{assign.end}-{assign.sha256[:16]}.gguf"
-        self._part = cache.beside(self.target, ".part")
+        self._part = cache.beside(self.target, pruning.PART)
         self._open = ExitStack()
         self.offset = 0  # bytes that are there already
 
@@ -99,7 +106,10 @@ class IncomingSlice:
                 raise Busy(f"another process of this machine receives {self.target.name}")
             _remove_old_parts(self.target.parent)
             self.offset = self._kept_bytes()
-            cache.check_space(self.target, self._assign.size - self.offset + RESERVE_BYTES)
+            coming = self._assign.size - self.offset
+            self._store.keep_within(coming)
+            pruning.make_room(slices_folder(), coming + RESERVE_BYTES)
+            cache.check_space(self.target, coming + RESERVE_BYTES)
             self._file = self._open.enter_context(self._part.open("ab", buffering=0))
             self._open = self._open.pop_all()
         return self
@@ -132,6 +142,7 @@ class IncomingSlice:
                     code="slice-hash",
                 )
             cache.put_in_place(self._part, self.target, sha256, RECEIVED)
+            pruning.mark_used(self.target)
         return self.target
 
     def _kept_bytes(self) -> int:

@@ -55,6 +55,7 @@ class StageSettings:
     context: int = 4096
     sequences: int = 1
     batch_rows: int = 128
+    slice_cache_gib: float = 0.0  # to which to prune the cache once it runs; 0: not at all
 
 
 def parse_layers(text: str) -> tuple[int, int]:
@@ -136,7 +137,11 @@ async def serve(
 
 def run(settings: StageSettings) -> None:
     """`skippy-engine stage`: serve one slice in the foreground. Raises SkippyError."""
+    from engine.model.pruning import GIB, keep_within
+    from engine.model.slices import slices_folder
+
     worker = load_worker(settings)
+    keep_within(slices_folder(), int(settings.slice_cache_gib * GIB))
 
     def ready(url: str, info: StageInfo) -> None:
         layers = f"{info.first_layer}:{info.end_layer}"

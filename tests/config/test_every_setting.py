@@ -180,6 +180,7 @@ CASES: dict[str, Case] = {
     "context": (served, "64", {}),
     "sequences": (served, "4", {}),
     "prefill_rows": (served, "16", {}),
+    "slice_cache_gib": (served, "5", {}),
     "strategy": (simulated, "ngram-simple", {}),
     "window_policy": (simulated, "fixed", {}),
     "window_min": (simulated, "4", {"strategy": "mtp", "window_policy": "adaptive", "window_max": "5"}),

@@ -203,6 +203,46 @@ async def test_two_nodes_with_one_cache_do_not_receive_the_same_slice_at_once(
         await first.close()
 
 
+async def test_slices_keep_within_their_bound_and_the_one_that_is_loaded_stays(
+    tiny: ModelFile, own_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("engine.model.pruning.GRACE_SECONDS", 0.0)
+    caplog.set_level("INFO", "skippy.cache")
+    first, second = Wanted(tiny, 3, 6), Wanted(tiny, 2, 4)
+    room = max(first.slice.size, second.slice.size)  # for one of them
+    async with waiting_node(slice_cache_gib=room / (1 << 30)) as (node, url):
+        async with working_for_us(url) as link, waiting_node(slice_cache_gib=1e-9) as (_, other):
+            await link.assign(first.question(), first.slice, first.report)
+            async with working_for_us(other) as theirs:  # on the same machine, with the same cache
+                await theirs.assign(second.question(), second.slice, second.report)
+                assert {(held.first, held.end) for held in node.store.held()} == {(3, 6), (2, 4)}
+        async with working_for_us(url) as link:
+            await link.assign(second.question(), second.slice, second.report)
+            assert [(held.first, held.end) for held in node.store.held()] == [(2, 4)]
+    removed = [message for message in caplog.messages if message.startswith("removed ")]
+    assert len(removed) == 1
+    assert "layers-3-6" in removed[0]
+
+
+async def test_slices_that_nobody_uses_make_room_on_a_full_disk(
+    tiny: ModelFile, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.model.pruning.GRACE_SECONDS", 0.0)
+    first, second = Wanted(tiny, 3, 6), Wanted(tiny, 2, 4)
+    async with waiting_node() as (node, url), working_for_us(url) as link:
+        await link.assign(first.question(), first.slice, first.report)
+        full = (1 << 30) + second.slice.size - 1
+        slice_file = next(own_cache.rglob("layers-3-6*.gguf"))
+
+        def free(directory: Path) -> int:
+            return full if slice_file.exists() else full + first.slice.size
+
+        monkeypatch.setattr("engine.model.cache.free_bytes", free)
+        monkeypatch.setattr("engine.model.pruning.free_bytes", free)
+        await link.assign(second.question(), second.slice, second.report)
+        assert [(held.first, held.end) for held in node.store.held()] == [(2, 4)]
+
+
 def test_an_offer_tells_the_hash_of_what_the_slicer_would_write(tiny: ModelFile, own_cache: Path) -> None:
     from engine.model.cache import file_sha256
     from engine.model.slices import ensure_slice
