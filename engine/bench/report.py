@@ -11,6 +11,8 @@ from engine.bench.goals import verdicts
 from engine.bench.session import PREFILL
 from engine.bench.summary import Cell, Spread, Summary, plain_of
 
+RESULT_NAME = "result.json"  # in the folder of a run
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -74,13 +76,13 @@ def _rounds(summary: Summary) -> str:
 
 
 _COLUMNS: tuple[tuple[str, Callable[[Cell], str]], ...] = (
-    ("tok/s", lambda cell: _spread(cell.tokens_per_second, 1)),
-    ("x llama.cpp", lambda cell: _spread(cell.against_whole, 2)),
-    ("x plain", lambda cell: _spread(cell.against_plain, 2)),
-    ("of the model", lambda cell: _spread(cell.model.of_model if cell.model else None, 2)),
+    ("tok/s", lambda cell: spread_text(cell.tokens_per_second, 1)),
+    ("x llama.cpp", lambda cell: spread_text(cell.against_whole, 2)),
+    ("x plain", lambda cell: spread_text(cell.against_plain, 2)),
+    ("of the model", lambda cell: spread_text(cell.model.of_model if cell.model else None, 2)),
     ("ms a token", lambda cell: _number(cell.token_ms.median if cell.token_ms else None, 2)),
     ("compute ms a window", lambda cell: _number(cell.compute_ms or None, 2)),
-    ("the rest, ms", lambda cell: _spread(cell.overhead_ms, 2)),
+    ("the rest, ms", lambda cell: spread_text(cell.overhead_ms, 2)),
     ("drafts right", lambda cell: "" if cell.acceptance is None else f"{cell.acceptance:.0%}"),
     ("tokens a window", lambda cell: _number(cell.tokens_per_window, 2)),
     ("mean width", lambda cell: _number(cell.mean_width, 1)),
@@ -94,7 +96,8 @@ def _group_table(summary: Summary, group: str) -> str:
     if group == PREFILL:
         heads = ["arm", "first token, ms", "x llama.cpp"]
         rows = [
-            [cell.arm, _spread(cell.first_token_ms, 0), _spread(cell.first_token_gain, 2)] for cell in cells
+            [cell.arm, spread_text(cell.first_token_ms, 0), spread_text(cell.first_token_gain, 2)]
+            for cell in cells
         ]
     else:
         columns = [(name, [show(cell) for cell in cells]) for name, show in _COLUMNS]
@@ -112,8 +115,8 @@ def _namespaces(result: Result) -> str:
         for group in summary.groups:
             cell, other = summary.cell(group, arm), summary.cell(group, emulated)
             if cell is not None and other is not None and cell.against_plain is not None:
-                rests = [_spread(one.overhead_ms, 2) for one in (other, cell)]
-                rows.append([f"{arm.rtt_ms:g} ms", group, *rests, _spread(cell.against_plain, 3)])
+                rests = [spread_text(one.overhead_ms, 2) for one in (other, cell)]
+                rows.append([f"{arm.rtt_ms:g} ms", group, *rests, spread_text(cell.against_plain, 3)])
     if not rows:
         return ""
     heads = [
@@ -166,7 +169,7 @@ def _missed(summary: Summary) -> str:
                 verdict.goal,
                 verdict.target,
                 f"{verdict.figure:.3g}",
-                _spread(model.against_plain, 2),
+                spread_text(model.against_plain, 2),
                 _number(cell.tokens_per_window, 2),
                 *(f"{ms:.2f}" for ms in times),
             ]
@@ -178,7 +181,8 @@ def _missed(summary: Summary) -> str:
     return f"### What the cost model says of the goals that were missed\n\n{table(heads, rows)}"
 
 
-def _spread(value: Spread | None, digits: int) -> str:
+def spread_text(value: Spread | None, digits: int) -> str:
+    """The median, and the range if there is one; nothing for None."""
     if value is None:
         return ""
     median, low, high = (f"{number:.{digits}f}" for number in (value.median, value.low, value.high))

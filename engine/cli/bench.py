@@ -16,7 +16,7 @@ from engine.bench.differences import find_differences, reference_of
 from engine.bench.netns import delay_by
 from engine.bench.plots import svg, terminal
 from engine.bench.record import Record
-from engine.bench.report import Result
+from engine.bench.report import RESULT_NAME, Result
 from engine.bench.session import Session, Told
 from engine.bench.summary import summarize
 from engine.bench.workloads import load_suite
@@ -46,6 +46,10 @@ def run_bench(arguments: argparse.Namespace) -> int:
         from engine.cli.budget import run_budget
 
         return run_budget(arguments)
+    if arguments.compare:
+        from engine.cli.bench_compare import run_compare
+
+        return run_compare(arguments)
     resume = arguments.resume or arguments.report
     if resume and arguments.out is None:
         raise UsageError("--resume and --report need the folder of a run", hint="give --out DIR")
@@ -193,7 +197,7 @@ def _tell(result: Result, folder: Path, *, as_json: bool) -> int:
     data = orjson.dumps(result.to_json(), option=orjson.OPT_INDENT_2)
     markdown = result.to_markdown()
     for name, content in (
-        ("result.json", data),
+        (RESULT_NAME, data),
         ("report.md", markdown.encode()),
         ("plot.svg", svg(result.summary).encode()),
     ):

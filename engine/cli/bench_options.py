@@ -76,6 +76,12 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         help="instead: what each microsecond of a plain token is, in one stage and in two",
     )
     parser.add_argument(
+        "--compare",
+        nargs=2,
+        metavar=("RUN_A", "RUN_B"),
+        help="instead: whether the runs in two folders agree, each ratio within the spread of the other's",
+    )
+    parser.add_argument(
         "--write",
         metavar="FILE",
         help="with --budget: put the tables between the marks in this Markdown file",

@@ -10,6 +10,16 @@ from engine.bench.measurement import Measurement, Turn
 WHOLE = Arm(Kind.WHOLE, 1)
 ONE_STAGE = Arm(Kind.ENGINE, 1)
 
+_PLACES = ("processor", "cores", "system", "skippy", "llama-cpp-python", "python", "model", "suite")
+HEAD: dict[str, Any] = dict.fromkeys(_PLACES, "x") | {
+    "stages": 2,
+    "compute.threads": 1,
+    "max_tokens": 9,
+    "temperature": 0.0,
+    "repeat": 2,
+}
+"""What a report tells of settings and machine."""
+
 
 def split(strategy: str = PLAIN, rtt_ms: float = 0.0) -> Arm:
     return Arm(Kind.ENGINE, 1, 2, strategy, rtt_ms)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import orjson
 import pytest
 
+from engine.bench.measurement import Measurement
 from engine.bench.record import FILE_NAME, Record
 from engine.errors import UsageError
 from tests.bench.samples import ONE_STAGE, WHOLE, measured
@@ -15,7 +17,8 @@ HEAD = {"suite": "builtin", "threads": 1}
 
 
 def test_a_resumed_run_knows_what_was_measured(tmp_path: Path) -> None:
-    first, second = measured(WHOLE, 10.0), measured(ONE_STAGE, 11.0)
+    windows = ((1, 0, 0, 1, 900, 11_000), (2, 1, 1, 0, 0))
+    first, second = measured(WHOLE, 10.0), measured(ONE_STAGE, 11.0, windows=windows)
     with Record(tmp_path, HEAD, resume=False) as record:
         record.add(first)
     with Record(tmp_path, HEAD, resume=True) as record:
@@ -25,6 +28,12 @@ def test_a_resumed_run_knows_what_was_measured(tmp_path: Path) -> None:
         record.add(second)
     with Record(tmp_path, HEAD, resume=True) as record:
         assert record.measurements == [first, second]
+
+
+def test_a_measurement_of_before_windows_were_kept_is_read() -> None:
+    before = orjson.loads(orjson.dumps(asdict(measured(WHOLE, 10.0))))
+    del before["turns"][0]["windows"]
+    assert Measurement.from_dict(before) == measured(WHOLE, 10.0)
 
 
 def test_a_line_that_a_kill_cut_off_is_measured_again(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from engine.bench.goals import verdicts
+from engine.bench.measurement import Measurement
 from engine.bench.plots import svg, terminal
 from engine.bench.report import Result
 from engine.bench.session import PREFILL
 from engine.bench.summary import COPIES, NOVEL, Spread, summarize
-from tests.bench.samples import ONE_STAGE, WHOLE, measured, split
+from tests.bench.samples import HEAD, ONE_STAGE, WHOLE, measured, split
 
 PLAIN_20, AUTO_20 = split(rtt_ms=20.0), split("auto", 20.0)
 
@@ -98,14 +99,50 @@ def test_goals_tell_what_was_met() -> None:
     }
 
 
+MTP_20 = split("mtp", 20.0)
+PLAIN_WINDOWS = tuple((1, number, 0, 0, 0, 5_000, 6_000) for number in range(4))
+MTP_WINDOWS = tuple((2, number, 0, 1, 1_000, 9_000, 11_000) for number in range(3))
+
+
+def modelled_run() -> list[Measurement]:
+    """Plain: 11 ms of 31 are compute. Three windows with a draft, 41 ms each, give four tokens."""
+    return [
+        measured(PLAIN_20, 31.0, windows=PLAIN_WINDOWS),
+        measured(MTP_20, 41.0, windows=MTP_WINDOWS, speculative={"windows": 3, "proposed": 3, "accepted": 1}),
+    ]
+
+
+def test_what_a_strategy_reached_stands_beside_what_the_cost_model_says() -> None:
+    model = summarize([PLAIN_20, MTP_20], modelled_run()).cells["chat", MTP_20.name].model
+    assert model is not None
+    assert model.token_ms == pytest.approx(30.75)
+    assert model.of_model.median == pytest.approx(30.75 / 41)
+    assert model.against_plain.median == pytest.approx(31 / 30.75)
+    assert (model.plain_compute_ms, model.rest_ms, model.compute_ms, model.draft_ms) == (11, 20, 20, 1)
+
+
+def test_plain_decoding_is_its_own_model_and_without_windows_there_is_none() -> None:
+    cells = summarize([PLAIN_20, MTP_20], modelled_run()).cells
+    assert cells["chat", PLAIN_20.name].model is None
+    unrecorded = [measured(PLAIN_20, 31.0), measured(MTP_20, 41.0)]
+    assert summarize([PLAIN_20, MTP_20], unrecorded).cells["chat", MTP_20.name].model is None
+
+
+def test_a_missed_goal_is_told_with_the_most_that_its_windows_can_reach() -> None:
+    summary = summarize([PLAIN_20, MTP_20], modelled_run())
+    judged = {verdict.goal: verdict.met for verdict in verdicts(summary)}
+    assert judged["mtp against plain, 20 ms, chat"] is False
+    assert judged["mtp against the cost model, 20 ms, chat"] is False
+    markdown = Result(HEAD, "2026-01-01", summary, (), 2).to_markdown()
+    figures = ">= 1.1 | 0.756 | 1.01 | 1.33 | 11.00 | 20.00 | 20.00 | 1.00 | 12.00"
+    assert f"| mtp against plain, 20 ms, chat | {figures} |" in markdown
+
+
 def test_a_run_becomes_tables_and_plots() -> None:
     arms = [WHOLE, split(), split("auto"), PLAIN_20, AUTO_20]
     found = [measured(arm, 10.0 + place, round=number) for number in (0, 1) for place, arm in enumerate(arms)]
     summary = summarize(arms, found)
-    places = ("processor", "cores", "system", "skippy", "llama-cpp-python", "python", "model", "suite")
-    numbers = {"stages": 2, "compute.threads": 1, "max_tokens": 9, "temperature": 0.0, "repeat": 2}
-    head = dict.fromkeys(places, "x") | numbers
-    result = Result(head, "2026-01-01", summary, (), 8)
+    result = Result(HEAD, "2026-01-01", summary, (), 8)
     markdown = result.to_markdown()
     assert "| auto, 20 ms | 71.4 |" in markdown
     assert "All 8 answers" in markdown
