@@ -84,7 +84,7 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--write",
         metavar="FILE",
-        help="with --budget: put the tables between the marks in this Markdown file",
+        help="put the tables between the marks in this Markdown file",
     )
     group = parser.add_argument_group("settings")
     for name in (*_SETTINGS, *(item.name for item in settings_of("speculative") if item.name != "strategy")):
