@@ -24,6 +24,11 @@ class Turn:
     speculative: dict[str, Any] = field(default_factory=dict)  # counters of the JSON result; empty: none
     windows: tuple[Packed, ...] = ()  # of an engine, all but the first; empty in records that have none
 
+    @property
+    def window_count(self) -> int:
+        """Windows that gave the `decoded` tokens; 0 where that is not known."""
+        return len(self.windows) or int(self.speculative.get("windows", 0))
+
 
 @dataclass(frozen=True, slots=True)
 class Measurement:

@@ -126,7 +126,7 @@ def _cell(group: str, arm: Arm, arms: Sequence[Arm], rounds: Rounds) -> Cell:
     turns = [turn for some in own.values() for turn in some]
     counters = [turn.speculative for turn in turns if turn.speculative]
     proposed = sum(counter["proposed"] for counter in counters)
-    windows = sum(counter["windows"] for counter in counters)
+    windows = sum(turn.window_count for turn in turns)
     pipelines = [counter["pipeline"] for counter in counters if "pipeline" in counter]
     widths = [counter["width"]["mean"] for counter in counters if proposed and "width" in counter]
     streamed = [pipeline["occupancy"] for pipeline in pipelines if pipeline["in_flight_max"] > 1]

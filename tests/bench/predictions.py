@@ -2,8 +2,9 @@
 
 `python -m tests.bench.predictions` runs rounds of: time this machine as `skippy-engine plan` does, then
 answer in two and three stages at each round trip. It prints medians over the rounds: predicted, measured,
-their ratio. With `--strategy mtp` or `auto` the prediction is given the windows and the acceptance of the run
-itself. It asserts nothing: machines are noisy, and those that change their speed for seconds need the rounds.
+their ratio. With `--strategy mtp` or `auto` the prediction is given the windows of the run itself: how many
+rows and drafts each of them had, and which of them were under way together. It asserts nothing: machines are
+noisy, and those that change their speed for seconds need the rounds.
 """
 
 from __future__ import annotations
@@ -13,23 +14,26 @@ import asyncio
 import statistics
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engine.client.client import EngineClient, LocalEngine
+from engine.client.requests import GenerateRequest
 from engine.config.plan import ComputePlan, RunPlan, SpeculationPlan, TopologyPlan
+from engine.events import Event, RequestFinished, WindowDone, WindowSent
 from engine.model.demo import demo_model
 from engine.model.file import ModelFile
 from engine.planning.costs import StageCosts
 from engine.planning.describe import describe_model
 from engine.planning.measure import measure_costs
-from engine.planning.prediction import PlacedStage, loop_costs
+from engine.planning.prediction import PlacedStage, draft_ms, window_ms
 from engine.planning.profiles import Cluster, ComputeCosts, Demand, ModelProfile, NodeProfile
 from engine.planning.synthetic import measuring_header
 from engine.protocol.messages import LinkEmulation
-from tests.bench.asking import answer, ready
+from tests.bench.asking import ready
 
 PROMPT = "Write a Python function that checks if a number is prime."
 CONTEXT = 2048
@@ -48,26 +52,65 @@ class Arm:
         )
 
 
-def predicted_ms(model: ModelProfile, compute: ComputeCosts, arm: Arm, result: dict[str, Any]) -> float:
-    """Time per token of an answer: windows as wide as those that it has sent, and as many tokens."""
+class Windows:
+    """The time of an answer's windows on machines of known costs, played after its events.
+
+    A window comes back after the time of its loop, or after the slowest stage's time behind the one before
+    it. Windows that turned out stale are not waited for.
+    """
+
+    def __init__(self, cluster: Cluster, costs: StageCosts, placement: tuple[PlacedStage, ...]) -> None:
+        self._cluster = cluster
+        self._costs = costs
+        self._placement = placement
+
+    def ms(self, events: Iterable[Event]) -> float:
+        """Milliseconds from the first reply, which ends the prompt, to the last one."""
+        sent: dict[int, tuple[float, int]] = {}  # by window: when it left, and its rows
+        now = 0.0
+        replies = 0
+        for event in events:
+            if isinstance(event, WindowSent):
+                sent[event.window] = now, event.rows
+            elif isinstance(event, WindowDone):
+                left, rows = sent[event.window]
+                drafts = draft_ms(self._placement[-1].node, event.drafted)
+                if replies and not event.stale:
+                    loop = window_ms(self._cluster, self._costs, self._placement, rows)
+                    now = max(left + loop, now + self._slowest_ms(rows)) + drafts
+                replies += 1
+        return now
+
+    def _slowest_ms(self, rows: int) -> float:
+        return max(
+            self._costs.compute_ms(stage.node, stage.first, stage.end, rows) for stage in self._placement
+        )
+
+
+async def answer(
+    client: EngineClient, name: str, strategy: str, tokens: int
+) -> tuple[dict[str, Any], list[Event]]:
+    """The JSON result of a chat with one question, and all that was told on the way."""
+    messages = ({"role": "user", "content": PROMPT},)
+    request = GenerateRequest(request=name, messages=messages, max_tokens=tokens, strategy=strategy)
+    events = [event async for event in client.generate(request)]
+    finished = next(event for event in events if isinstance(event, RequestFinished))
+    assert finished.finish_reason != "error", finished.result
+    return finished.result, events
+
+
+def predicted_ms(
+    model: ModelProfile, compute: ComputeCosts, arm: Arm, result: dict[str, Any], events: list[Event]
+) -> float:
+    """Time per token of an answer after the first one."""
     spans = [stage["layers"] for stage in result["stages"]]
     nodes = [NodeProfile(f"stage {i}", 1 << 40, compute, own=i == 0) for i in range(len(spans))]
     cluster = Cluster(tuple(nodes), rtt_ms=arm.rtt_ms)
     placement = tuple(PlacedStage(node, *span) for node, span in zip(nodes, spans, strict=True))
-    timings, speculative = result["timings"], result["speculative"]
+    timings = result["timings"]
     demand = Demand(context=CONTEXT, prompt=timings["prompt_n"], answer=timings["predicted_n"])
-    learnt = loop_costs(cluster, StageCosts(model, demand), placement)
-    width = speculative["width"]["max"] + 1
-    loop = learnt.times(width + 1).loop
-    drafted, windows = speculative["propose_rate"], speculative["windows"]
-    if not drafted:
-        return loop[1]
-    rows = 1 + speculative["proposed"] / (drafted * windows)
-    low = int(rows)
-    window = loop[low] + (rows - low) * (loop[low + 1] - loop[low])
-    drafts = learnt.draft_ms(1) * speculative["by_source"].get("mtp", {}).get("proposed", 0) / windows
-    per_window = drafted * window + (1 - drafted) * loop[1] + drafts
-    return float(per_window * windows / timings["predicted_n"])
+    windows = Windows(cluster, StageCosts(model, demand), placement)
+    return windows.ms(events) / (timings["predicted_n"] - 1)
 
 
 def measured_ms(result: dict[str, Any]) -> float:
@@ -92,9 +135,10 @@ async def run(arguments: argparse.Namespace) -> None:
             compute = await asyncio.to_thread(measure_costs, header, 1, cache_dir=cache)
             for arm, client in clients.items():
                 tokens = arguments.tokens if number >= 0 else 4
-                result = await answer(client, f"{number}", PROMPT, arguments.strategy, tokens)
+                result, events = await answer(client, f"{number}", arguments.strategy, tokens)
                 if number >= 0:  # the first round warms up
-                    found[arm].append((predicted_ms(profile, compute, arm, result), measured_ms(result)))
+                    predicted = predicted_ms(profile, compute, arm, result, events)
+                    found[arm].append((predicted, measured_ms(result)))
     report(found)
 
 

@@ -121,6 +121,13 @@ def test_what_a_strategy_reached_stands_beside_what_the_cost_model_says() -> Non
     assert (model.plain_compute_ms, model.rest_ms, model.compute_ms, model.draft_ms) == (11, 20, 20, 1)
 
 
+def test_a_plain_token_is_a_window() -> None:
+    """The counters also count the window that ended the prompt."""
+    counters = {"windows": 5, "proposed": 0, "accepted": 0}
+    found = [measured(PLAIN_20, 31.0, windows=PLAIN_WINDOWS, speculative=counters)]
+    assert summarize([PLAIN_20], found).cells["chat", PLAIN_20.name].tokens_per_window == 1.0
+
+
 def test_plain_decoding_is_its_own_model_and_without_windows_there_is_none() -> None:
     cells = summarize([PLAIN_20, MTP_20], modelled_run()).cells
     assert cells["chat", PLAIN_20.name].model is None
