@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from engine.bench.report import RESULT_NAME, spread_text, table
+from engine.bench.session import PREFILL
 from engine.bench.summary import Cell, Spread
 from engine.config.plain import from_plain
 from engine.errors import UsageError
@@ -22,7 +23,7 @@ _RATIOS: tuple[tuple[str, Callable[[Cell], Spread | None]], ...] = (
     ("x llama.cpp", lambda cell: cell.against_whole),
     ("x plain", lambda cell: cell.against_plain),
     ("of the model", lambda cell: cell.model.of_model if cell.model else None),
-    ("first token, x llama.cpp", lambda cell: cell.first_token_gain),
+    ("first token, x llama.cpp", lambda cell: cell.first_token_gain if cell.group == PREFILL else None),
 )
 
 _ITSELF = Spread(1.0, 1.0, 1.0)  # the ratio of an arm to itself

@@ -11,6 +11,7 @@ from typing import Any
 from engine.bench.arms import PLAIN, Arm, BenchSettings, Kind, arms_of
 from engine.bench.machine import machine
 from engine.bench.measurement import Measurement
+from engine.bench.pace import Job, Pace
 from engine.bench.record import Record
 from engine.bench.runners import Runner, open_runners
 from engine.bench.workloads import Workload
@@ -35,6 +36,10 @@ class Step:
     round: int
     workload: Workload
     arm: Arm
+
+    @property
+    def job(self) -> Job:
+        return self.arm.name, self.workload.category
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +91,15 @@ class Session:
             for number, arm in enumerate(needed, start=1):
                 say(f"warming up {number}/{len(needed)}: {arm.name}")
                 await runners[arm].answer(arm, self._warm_up(arm))
-            begun = time.monotonic()
+            pace = Pace()
             for number, step in enumerate(pending, start=1):
+                begun = time.monotonic()
                 measurement = await self._measure(runners[step.arm], step)
                 record.add(measurement)
-                pace = (time.monotonic() - begun) / number
+                pace.add(step.job, time.monotonic() - begun)
                 done = len(steps) - len(pending) + number
-                tell(Told(step, measurement, done, len(steps), pace * (len(pending) - number)))
+                left = pace.seconds(other.job for other in pending[number:])
+                tell(Told(step, measurement, done, len(steps), left))
 
     def _warm_up(self, arm: Arm) -> GenerateRequest:
         step = Step(-1, self.settings.suite.workloads[0], arm)
