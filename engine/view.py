@@ -118,6 +118,19 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejection:
+    """A draft that the target did not confirm, and what that cost."""
+
+    token: int  # of the answer, from 0: where the draft would have stood
+    drafted: str
+    actual: str  # what the target said instead
+    source: str  # of the draft; empty if the window that held it is not known
+    place: int  # among the drafts of that window, from 0
+    width: int  # drafts of that window: those behind this one were in vain
+    stale: int  # windows that had been sent behind it, in vain as well
+
+
+@dataclass(frozen=True, slots=True)
 class StageTiming:
     """What one window cost on one stage."""
 
@@ -159,7 +172,7 @@ class Request:
     by_source: Mapping[str, Count] = field(default_factory=dict)
     by_position: tuple[Count, ...] = ()
     stale_windows: int = 0
-    rejected: tuple[int, str, str] | None = None  # the last one: position, drafted text, the target's text
+    rejections: Series[Rejection] = field(default_factory=Series)
     reason: str = ""  # of the policy, for the newest window
     finished: RequestFinished | None = None
 
@@ -216,6 +229,16 @@ class ViewState:
     request: Request | None = None
     notices: tuple[Notice, ...] = ()  # the newest NOTICES_KEPT
     totals: Totals = Totals()
+
+    def node_of(self, layers: tuple[int, int]) -> NodeState | None:
+        """The node that serves these layers."""
+        return next((node for node in self.nodes.values() if node.layers == layers), None)
+
+    @property
+    def nodes_without_stage(self) -> list[NodeState]:
+        """Nodes whose layers no stage has: not chosen yet, or left out."""
+        served = {stage.state.layers for stage in self.stages.values()}
+        return [node for node in self.nodes.values() if node.layers not in served]
 
 
 def quantile(ascending: Sequence[float], fraction: float) -> float:
@@ -295,10 +318,37 @@ def _window_done(event: WindowDone, state: ViewState) -> ViewState:
         in_flight={number: window for number, window in request.in_flight.items() if number != event.window},
         windows=request.windows.extend([Window(sent, event)]),
         stale_windows=request.stale_windows + event.stale,
-        rejected=event.rejected or request.rejected,
+        rejections=request.rejections.extend(_rejections(sent, event, request)),
         by_position=_by_position(request.by_position, accepted=event.accepted),
     )
     return replace(state, request=request, stages=_timed(event, state.stages), totals=totals)
+
+
+def _rejections(sent: WindowSent, done: WindowDone, request: Request) -> list[Rejection]:
+    """The rejection that a reply tells of, if any. It may concern the first draft of the next window: the
+    last row of one predicts the token after it."""
+    if not done.rejected:
+        return []
+    position, drafted, actual = done.rejected
+    behind = [window for number, window in sorted(request.in_flight.items()) if number > sent.window]
+    holder: WindowSent | None = sent
+    if position >= sent.start + sent.rows:
+        holder = behind.pop(0) if behind else None
+    token = position - request.started.prompt_tokens
+    if holder is None:
+        return [Rejection(token, drafted, actual, source="", place=0, width=0, stale=0)]
+    place = position - (holder.start + holder.rows - holder.width)
+    source = _source_at(holder.sources, place)
+    return [Rejection(token, drafted, actual, source, place, holder.width, stale=len(behind))]
+
+
+def _source_at(sources: Sequence[tuple[str, int]], place: int) -> str:
+    """Of the draft at this place of a window."""
+    for source, length in sources:
+        if place < length:
+            return source
+        place -= length
+    return ""
 
 
 def _by_source(counts: Mapping[str, Count], sources: Sequence[tuple[str, int]]) -> dict[str, Count]:

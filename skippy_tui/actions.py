@@ -219,6 +219,19 @@ async def panels(app: SkippyApp, argument: str) -> None:
     app.main.toggle_panels()
 
 
+async def rejects(app: SkippyApp, argument: str) -> None:
+    from skippy_tui.screens.rejects import RejectsScreen
+
+    request = app.controller.feed.state.request
+    if request is None:
+        raise SkippyError("there is no answer yet", hint="ask something first")
+    if not request.rejections:
+        raise SkippyError(
+            "no draft of this answer has been rejected", hint="Ctrl+T shows where tokens came from"
+        )
+    await app.push_screen(RejectsScreen(app.controller.feed))
+
+
 async def log(app: SkippyApp, argument: str) -> None:
     from skippy_tui.screens.log import LogScreen
 

@@ -136,6 +136,7 @@ _TABLE = (
     Command("set", SETTING, "change any setting", actions.set_any, argument="NAME VALUE", choices=_settings),
     Command("theme", SETTING, "another theme", actions.theme, "f9", argument="[NAME]", choices=_themes),
     Command("tokens", VIEW, "the answer as text or as tokens", actions.tokens, "ctrl+t", "tokens"),
+    Command("rejects", VIEW, "drafts that were rejected, and why", actions.rejects, "ctrl+o", "rejects"),
     Command("panels", VIEW, "show or hide the panels", actions.panels, "ctrl+g", "panels"),
     Command("log", VIEW, "native output, notices, the engine's log", actions.log, "f12"),
     Command("help", VIEW, "help for what has the focus, and all commands", actions.show_help, "f1", "help"),

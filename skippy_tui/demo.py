@@ -16,6 +16,7 @@ from engine.events import (
     EngineState,
     Event,
     ModelReady,
+    NodeState,
     Notice,
     PrefillProgress,
     RequestFinished,
@@ -27,6 +28,7 @@ from engine.events import (
 )
 
 START = 1000.0  # on the engine's clock
+PROMPT_TOKENS = 41
 HOP = 0.009  # seconds from stage to stage
 LAYERS = ((0, 14), (14, 30))
 PLACES = ("this engine", "10.0.0.7:9000")
@@ -60,6 +62,24 @@ def starting() -> list[Event]:
         _stage(1, "starting", at=START - 3),
         EngineState(at=START - 2, state="loading", detail="slicing the model", fraction=0.62),
     ]
+
+
+def placing() -> list[Event]:
+    """An engine that sends layers to one node, waits for another, and goes without a third."""
+    return [
+        EngineState(at=START - 9, state="loading", detail="probing the ways between the nodes"),
+        _node("shed", "left-out", detail="nothing listens at 10.0.0.9:9555; start the node there"),
+        StageState(at=START - 4, index=0, state="ready", layers=(0, 10), where=PLACES[0]),
+        StageState(at=START - 4, index=1, state="starting", layers=(10, 20), where="den"),
+        StageState(at=START - 4, index=2, state="starting", layers=(20, 30), where="attic"),
+        _node("den", "receiving", layers=(10, 20), done=31_457_280, total=47_185_920),
+        _node("attic", "loading", layers=(20, 30)),
+        EngineState(at=START - 3, state="loading", detail="den: receiving layers 10:20", fraction=0.66),
+    ]
+
+
+def _node(name: str, state: str, **values: Any) -> NodeState:
+    return NodeState(at=START - 4, name=name, url=f"ws://{name}:9555", state=state, **values)
 
 
 def ready() -> list[Event]:
@@ -153,7 +173,7 @@ class Simulation:
             request=self.request,
             window=self.windows,
             epoch=self.epoch,
-            start=40 + self.done,
+            start=self._next_start(),
             rows=width + 1,
             width=width,
             sources=sources,
@@ -171,6 +191,11 @@ class Simulation:
         self.events.append(sent)
         self.flights.append(Flight(sent, moment, tuple(stages)))
         self.windows += 1
+
+    def _next_start(self) -> int:
+        """Where the next window begins: behind those under way, at first on the last token of the prompt."""
+        useful = [flight.sent for flight in self.flights if flight.sent.epoch == self.epoch]
+        return useful[-1].start + useful[-1].rows if useful else PROMPT_TOKENS - 1 + self.done
 
     def _sources(self) -> tuple[tuple[str, int], ...]:
         if not self.speculate:
@@ -212,7 +237,7 @@ class Simulation:
                     self.epoch += 1
                     place = min(self.done + accepted, len(self.texts) - 1)
                     wrong = self.rng.choice((" total", " the", " value", "\n", " sum"))
-                    return accepted, (40 + place, wrong, self.texts[place])
+                    return accepted, (PROMPT_TOKENS + place, wrong, self.texts[place])
                 accepted += 1
         return accepted, ()
 
@@ -251,14 +276,16 @@ def answer(request: GenerateRequest, text: str = ANSWER, speculate: bool | None 
     started = RequestStarted(
         at=START - 0.31,
         request=request.request,
-        prompt_tokens=41,
+        prompt_tokens=PROMPT_TOKENS,
         reused=0,
         strategy=strategy,
         seed=request.sampling.seed,
         temperature=request.sampling.temperature,
         max_tokens=request.max_tokens,
     )
-    prefill = PrefillProgress(at=START - 0.02, request=request.request, done=40, total=40)
+    prefill = PrefillProgress(
+        at=START - 0.02, request=request.request, done=PROMPT_TOKENS, total=PROMPT_TOKENS
+    )
     events = [started, prefill, *simulation.run()]
     return [*events, finished(request.request, events)]
 
@@ -275,7 +302,7 @@ def finished(request: str, events: Sequence[Event], reason: str = "stop") -> Req
         "strategy": next(event.strategy for event in events if isinstance(event, RequestStarted)),
         "exact": True,
         "timings": {
-            "prompt_n": 41,
+            "prompt_n": PROMPT_TOKENS,
             "prompt_reused_n": 0,
             "prompt_ms": 290.0,
             "ttft_ms": 338.2,

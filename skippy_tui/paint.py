@@ -12,10 +12,13 @@ from operator import itemgetter
 
 from textual.content import Content
 
+from engine.client.sanitize import visible
+from engine.view import Rejection
 from skippy_tui.figures import Span
 
 # Not the full block: rows one below the other would grow together.
 LEVELS = "▁▂▃▄▅▆▇"
+NEW_LINE = "⏎"
 ORIGIN_NAMES = {
     "target": "target",
     "mtp": "MTP",
@@ -79,6 +82,22 @@ def shortened(text: str, width: int) -> str:
         return text
     head = (width - 1) // 2
     return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+
+
+def in_one_line(text: str) -> str:
+    """Text of tokens with its line breaks as signs, and with the spaces at its ends."""
+    return visible(text).replace("\n", NEW_LINE).replace("\t", "→")
+
+
+def quoted(text: str) -> str:
+    """A token's text between quotes, spaces included."""
+    return f"‘{in_one_line(text)}’"
+
+
+def drafted_by(rejection: Rejection) -> str:
+    """`n-gram 3/7`: the source, and which of the drafts of its window it was."""
+    source = ORIGIN_NAMES.get(rejection.source, rejection.source)
+    return f"{source} {rejection.place + 1}/{rejection.width}" if source else ""
 
 
 def timeline_row(spans: Sequence[Span], start: float, end: float, width: int) -> Content:

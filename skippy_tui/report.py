@@ -88,7 +88,7 @@ def _stage_rows(stages: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     rows = []
     for stage in stages:
         first, end = stage["layers"]
-        text = f"layers {first}–{end - 1}, {one_line(stage['where'])}"
+        text = f"layers {first}:{end}, {one_line(stage['where'])}"
         if stage.get("compute_ms_p50"):
             text += (
                 f", {stage['compute_ms_p50']:.1f} ms a window, {stage.get('wait_ms_p50') or 0:.1f} ms waiting"

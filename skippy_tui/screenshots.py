@@ -123,6 +123,13 @@ def _ask_and_press(*keys: str) -> Act:
     return act
 
 
+def _press(*keys: str) -> Act:
+    async def act(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
+        await pilot.press(*keys)
+
+    return act
+
+
 async def _lose_stage(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
     await _ask(app, client, pilot)
     client.put(*demo.unreachable())
@@ -166,22 +173,12 @@ def _refusing(request: GenerateRequest) -> list[Event]:
     return [notice, RequestFinished(at=demo.START, request=request.request, finish_reason="error", result={})]
 
 
-async def _write_slash(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
-    await pilot.press("slash", "s")
-
-
-async def _chats(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
-    await pilot.press("f3")
-
-
-async def _history(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
-    await pilot.press("ctrl+r", "e", "x")
-
-
 SCENES: dict[str, Scene] = {
     scene.name: scene
     for scene in (
         Scene("starting", startup=demo.starting),
+        Scene("nodes", startup=demo.placing),
+        Scene("nodes-panels", _press("ctrl+g"), startup=demo.placing),
         Scene("idle"),
         Scene("failed", startup=_failing),
         Scene("streaming", _ask, hold=_middle),
@@ -189,17 +186,18 @@ SCENES: dict[str, Scene] = {
         Scene("answered", _ask),
         Scene("tokens", _ask_and_press("ctrl+t"), hold=_middle),
         Scene("panels", _ask_and_press("ctrl+g"), hold=_middle),
+        Scene("rejects", _ask_and_press("ctrl+o", "down")),
         Scene("unreachable", _lose_stage, hold=_middle),
         Scene("engine-lost", _lose_engine, hold=_middle),
         Scene("refused", _ask, script=_refusing),
         Scene("stopped", _ask_and_press("escape"), hold=_middle),
-        Scene("commands", _write_slash),
+        Scene("commands", _press("slash", "s")),
         Scene("help", _ask_and_press("f1")),
         Scene("palette", _ask_and_press("ctrl+p")),
         Scene("settings", _ask_and_press("f2", "down", "down", "down", "right")),
         Scene("compare", _ask_and_press("f4")),
-        Scene("chats", _chats),
-        Scene("history", _history),
+        Scene("chats", _press("f3")),
+        Scene("history", _press("ctrl+r", "e", "x")),
         Scene("log", _log),
     )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 
 import pytest
@@ -23,7 +24,18 @@ from engine.events import (
     WindowSent,
     from_dict,
 )
-from engine.view import _STEPS, NOTICES_KEPT, Count, Series, Stage, StageTiming, Token, ViewState, apply
+from engine.view import (
+    _STEPS,
+    NOTICES_KEPT,
+    Count,
+    Rejection,
+    Series,
+    Stage,
+    StageTiming,
+    Token,
+    ViewState,
+    apply,
+)
 
 
 def started(request: str = "r", *, prompt: int = 10, reused: int = 4) -> RequestStarted:
@@ -93,6 +105,47 @@ def test_the_newest_step_with_each_node_is_known() -> None:
 
     state = view(step("den", "dialling"), step("attic", "dialling"), step("den", "ready"))
     assert {name: node.state for name, node in state.nodes.items()} == {"den": "ready", "attic": "dialling"}
+
+
+def test_a_node_belongs_to_the_stage_that_has_its_layers() -> None:
+    den = NodeState(name="den", url="ws://den:1", state="loading", layers=(15, 30))
+    shed = NodeState(name="shed", url="ws://shed:1", state="left-out")
+    stage = StageState(index=1, state="starting", layers=(15, 30), where="10.0.0.7:9")
+    state = view(den, shed, stage)
+    assert state.node_of((15, 30)) == den
+    assert state.node_of((0, 15)) is None
+    assert state.nodes_without_stage == [shed]
+
+
+def rejected(window: int, position: int, *, accepted: int = 0) -> WindowDone:
+    return replace(done(window, accepted), rejected=(position, " wrong", " right"))
+
+
+def test_a_rejection_says_which_draft_it_was_and_what_was_in_vain() -> None:
+    first = replace(sent(0, ("mtp", 2), ("ngram", 3)), start=9)  # rows of the positions 9 to 14
+    behind = [replace(sent(number, ("ngram", 4)), start=15) for number in (1, 2)]
+    state = view(started(prompt=10), first, *behind, rejected(0, 12, accepted=2))
+    assert state.request is not None
+    assert list(state.request.rejections) == [
+        Rejection(token=2, drafted=" wrong", actual=" right", source="ngram", place=2, width=5, stale=2)
+    ]
+
+
+def test_the_last_row_of_a_window_may_reject_the_first_draft_of_the_next_one() -> None:
+    first = replace(sent(0, ("mtp", 1)), start=9)
+    second = replace(sent(1, ("ngram", 4)), start=11, rows=4)  # it goes on where the first one ended
+    state = view(started(prompt=10), first, second, sent(2), rejected(0, 11, accepted=1))
+    assert state.request is not None
+    (rejection,) = state.request.rejections
+    assert (rejection.source, rejection.place, rejection.width) == ("ngram", 0, 4)
+    assert (rejection.token, rejection.stale) == (1, 1)
+
+
+def test_a_rejection_of_a_window_that_was_dropped_is_known_without_its_source() -> None:
+    state = view(started(prompt=10), replace(sent(0), start=9), rejected(0, 10))
+    assert state.request is not None
+    (rejection,) = state.request.rejections
+    assert (rejection.drafted, rejection.source, rejection.width) == (" wrong", "", 0)
 
 
 def test_drafts_are_counted_by_source_and_by_position() -> None:

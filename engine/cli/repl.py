@@ -15,7 +15,7 @@ from engine.cli.editing import edit_session, unquoted
 from engine.cli.errors import Interrupted, print_error
 from engine.cli.interrupts import Interrupts
 from engine.cli.output import AnswerWriter
-from engine.cli.report import stats_lines
+from engine.cli.report import node_line, stats_lines
 from engine.cli.session import Session
 from engine.cli.setup import FrontEnd, request_of
 from engine.client.sanitize import one_line, visible
@@ -74,13 +74,15 @@ class Repl:
         ]
 
     def greet(self) -> None:
-        """One line about what answers here."""
+        """What answers here: a line for the model, and one for each node."""
         model, stages = self.session.state.model, self.session.state.stages
         if model is not None:
             exact = ", exact" if model.exact else ""
             layers = f"{model.layers} layers in {len(stages)} stages, context {model.context}"
             strategy = f"strategy {self.plan.speculation.strategy}{exact}"
             print(f"{one_line(model.name)}: {layers}, {strategy}. :help lists the commands.")
+        for node in self.session.state.nodes.values():
+            print(f"node {one_line(node_line(node))}")
 
     async def run(self) -> int:
         """Until the person leaves."""
@@ -143,7 +145,7 @@ class Repl:
 
     def show_stats(self) -> None:
         """The figures of the last answer."""
-        for line in stats_lines(self.result):
+        for line in stats_lines(self.result, self.session.state.nodes.values()):
             print(visible(line))
 
     async def change(self, values: Mapping[str, Any]) -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from engine.events import NodeState
 
-def stats_lines(result: Mapping[str, Any]) -> list[str]:
+_SOURCES = {
+    "running": "served them already",
+    "cache": "from its cache",
+    "model": "cut from a model of its own",
+}
+
+
+def stats_lines(result: Mapping[str, Any], nodes: Iterable[NodeState] = ()) -> list[str]:
     """A few aligned lines; what the result does not hold is left out."""
     timings = result.get("timings", {})
     rows = [
@@ -16,9 +24,36 @@ def stats_lines(result: Mapping[str, Any]) -> list[str]:
         ("reuse", _reuse(timings)),
         ("spec", _speculation(result.get("strategy", ""), result.get("speculative", {}))),
         *(("stage", _stage(stage)) for stage in result.get("stages", [])),
+        *(("node", node_line(node)) for node in nodes),
         *(("note", str(event)) for event in result.get("events", [])),
     ]
     return [f"{name:<7} {text}" for name, text in rows if text]
+
+
+def node_line(node: NodeState) -> str:
+    """`den, layers 15:30: receiving 66% of 128 MB`."""
+    layers = f", layers {node.layers[0]}:{node.layers[1]}" if node.layers else ""
+    return f"{node.name}{layers}: {node_step(node)}"
+
+
+def node_step(node: NodeState) -> str:
+    """What is being done with a node, and how much of it."""
+    match node.state:
+        case "left-out":
+            return f"left out: {node.detail}"
+        case "described":
+            return node.detail
+        case "probing":
+            return f"probing the way to {node.detail}"
+        case "ready":
+            source = _SOURCES.get(node.detail, f"received {_megabytes(node.bytes_sent)}")
+            return f"ready, {source}"
+    progress = f" {node.done / node.total:.0%} of {_megabytes(node.total)}" if node.total else ""
+    return f"{node.state}{progress}"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
 
 
 def _tokens(timings: Mapping[str, Any], finish_reason: str) -> str:
@@ -71,7 +106,7 @@ def _stage(stage: Mapping[str, Any]) -> str:
     compute = f", {middle:.1f} ms a window" if middle else ""
     link = f", round trip {hop:.1f} ms" if hop else ""
     restarts = f", restarted {stage['restarts']}x" if stage.get("restarts") else ""
-    return f"{stage['index']} layers {first}-{end - 1} {stage['where']}{compute}{link}{restarts}"
+    return f"{stage['index']} layers {first}:{end} {stage['where']}{compute}{link}{restarts}"
 
 
 def _seconds(milliseconds: float) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
@@ -19,6 +19,7 @@ from skippy_tui.commands import bindings, suggestions
 from skippy_tui.controller import Controller
 from skippy_tui.throttle import Throttle
 from skippy_tui.widgets.chat import Chat
+from skippy_tui.widgets.panels import Panels
 from skippy_tui.widgets.pipeline import PipelinePanel
 from skippy_tui.widgets.prompt import Prompt, Suggestions
 from skippy_tui.widgets.speculation import SpeculationPanel
@@ -83,7 +84,7 @@ class MainScreen(Screen[None]):
             with Vertical(id="left"):
                 yield self.chat
                 yield from self._flows
-            with VerticalScroll(id="panels", can_focus=False) as self._panels:
+            with Panels(id="panels") as self._panels:
                 yield self._speculation
                 yield self._pipeline
         yield self._folded
@@ -191,7 +192,7 @@ class MainScreen(Screen[None]):
 
     def action_scroll_chat(self, pages: int) -> None:
         target: Widget = self._flows[0] if self.has_class("-tokens") else self.chat
-        if not self.query_one("#left").display:
+        if self._panels.has_focus or not self.query_one("#left").display:
             target = self._panels
         target.scroll_relative(y=pages * max(target.size.height - 2, 1), animate=False)
 

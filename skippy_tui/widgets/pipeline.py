@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from textual.content import Content
 
+from engine.cli.report import node_step
 from engine.client.sanitize import one_line
+from engine.events import NodeState
 from engine.view import Stage, ViewState, quantile
 from skippy_tui import figures
 from skippy_tui.paint import milliseconds, seconds, shortened, timeline_row
 from skippy_tui.widgets.panel import Panel
-from skippy_tui.widgets.welcome import STAGE_SIGNS
+from skippy_tui.widgets.welcome import STAGE_SIGNS, UNKNOWN_SIGN, node_row
 
 LAYERS_WIDTH = 7
 FIGURES_WIDTH = 25  # p50, p95, wait, hop, kv
@@ -25,9 +27,11 @@ class PipelinePanel(Panel):
 
     HELP = """
 ### Pipeline
-One row for each stage: its layers, where it runs, and in milliseconds **p50** and **p95** of its
-compute time for a window, the time windows **wait** in its queue, and the time of one **hop** to it;
-**kv** is how full its cache is.
+One row for each stage: its layers (`15:30` are those from 15 to 29), where it runs, and in
+milliseconds **p50** and **p95** of its compute time for a window, the time windows **wait** in its
+queue, and the time of one **hop** to it;
+**kv** is how full its cache is. Below a stage stands what its node is doing while it is not ready, below
+all of them the nodes that serve no layers, and why.
 
 The timeline shows when each stage was computing. Neighbouring windows differ in shade; `▒` is stale
 work, a window that a rejected draft made useless; `░` is where windows in flight should be by now; the
@@ -42,25 +46,34 @@ empty track is idle time.
         """Show the stages and the newest windows."""
         width = max(self.content_size.width, 40)
         stages = sorted(state.stages.items())
+        waiting = [_clipped(node_row(node), width) for node in state.nodes_without_stage]
         if not stages:
-            self.show([Content.styled("No stage has been started yet.", "$foreground-muted")])
+            self.show(waiting or [Content.styled("No stage has been started yet.", "$foreground-muted")])
             return
         context = state.model.context if state.model is not None else 0
         measured_hop = figures.hop_ms(state.request) if state.request is not None else 0.0
         is_gone = state.engine is not None and state.engine.state in ("failed", "stopped")
         lines = [_head(width)]
         for index, stage in stages:
-            lines.append(_stage_row(index, stage, context, measured_hop, width, is_gone))
+            node = state.node_of(stage.state.layers)
+            lines.append(_stage_row(index, stage, node, context, measured_hop, width, is_gone))
             if stage.state.state in ("unreachable", "restarting"):
                 lines.append(self._trouble(stage, width))
-        lines.extend(_timeline(state, width))
+            if node is not None and node.state != "ready":
+                step = Content.styled(f"  {one_line(node_step(node))}", "$text-warning")
+                lines.append(_clipped(step, width))
+        lines.extend([*waiting, *_timeline(state, width)])
         self.show(lines)
 
     def _trouble(self, stage: Stage, width: int) -> Content:
-        since = seconds(max(self._age(stage.state.at), 0.0))
+        since = seconds(max(self._age(stage.state.since or stage.state.at), 0.0))
         reason = one_line(stage.state.reason)
         text = f"  {stage.state.state} for {since}" + (f": {reason}" if reason else "")
-        return Content.styled(text if len(text) <= width else text[: width - 1] + "…", "$text-error")
+        return _clipped(Content.styled(text, "$text-error"), width)
+
+
+def _clipped(line: Content, width: int) -> Content:
+    return line.truncate(width, ellipsis=True)
 
 
 def _place_width(width: int) -> int:
@@ -74,13 +87,20 @@ def _head(width: int) -> Content:
 
 
 def _stage_row(
-    index: int, stage: Stage, context: int, measured_hop: float, width: int, is_gone: bool
+    index: int,
+    stage: Stage,
+    node: NodeState | None,
+    context: int,
+    measured_hop: float,
+    width: int,
+    is_gone: bool,
 ) -> Content:
     state = stage.state
     room = _place_width(width)
     first, end = state.layers
     restarts = f" ↻{state.restarts}" if state.restarts else ""
-    where = shortened(one_line(state.where), room - 1 - len(restarts)) + restarts
+    place = one_line(state.where if node is None else node.name)
+    where = shortened(place, room - 1 - len(restarts)) + restarts
     waits = quantile(sorted(timing.queue_us for timing in stage.timings[-200:]), 0.5) / 1000
     known = len(stage.timings) > 0
     one_way = state.rtt_ms / 2 or measured_hop
@@ -92,10 +112,10 @@ def _stage_row(
         else f"{'–':>5}{'–':>5}{'–':>5}"
     )
     shown_state = "unreachable" if is_gone else state.state  # nobody is left to tell
-    sign, style = STAGE_SIGNS.get(shown_state, ("○", "$foreground-muted"))
+    sign, style = STAGE_SIGNS.get(shown_state, UNKNOWN_SIGN)
     return Content.assemble(
         (f"{index} ", "bold"),
-        f"{first}–{end - 1}".ljust(LAYERS_WIDTH),
+        f"{first}:{end}".ljust(LAYERS_WIDTH),
         where.ljust(room),
         measured,
         hop,
@@ -108,44 +128,44 @@ def _timeline(state: ViewState, width: int) -> list[Content]:
     request = state.request
     columns = max(width - 2, 8)
     if request is None:
-        idle = [
-            Content.assemble((f"{i} ", "bold"), timeline_row((), 0, 1, columns)) for i in sorted(state.stages)
-        ]
-        return [Content(""), Content.styled("no window yet", "$foreground-muted"), *idle, _legend(0)]
+        rows = [_window_row(index, (), 0, 1, columns) for index in sorted(state.stages)]
+        return _with_legend("no window yet", rows, _legend(0, 0), width)
     span_ms = figures.timeline_span_ms(request)
     cell = span_ms / 1000 / columns
     # The right edge moves in whole cells, so that what stands does not shimmer.
     end = (int(figures.newest_moment(request) / cell) + 1) * cell
     start = end - span_ms / 1000
     spans = figures.timeline(request, start, end)
-    flying = len(request.in_flight)
     title = f"the last {span_ms} ms" if span_ms < 1000 else f"the last {span_ms // 1000} s"
-    right = f"{flying} in flight"
-    lines = [
-        Content(""),
-        Content.assemble(
-            (title, "$foreground-muted"),
-            " " * max(width - len(title) - len(right), 1),
-            (right, "$foreground-muted"),
-        ),
+    rows = [
+        _window_row(index, [span for span in spans if span.stage == index], start, end, columns)
+        for index in sorted(state.stages)
     ]
-    for index in sorted(state.stages):
-        of_stage = [span for span in spans if span.stage == index]
-        lines.append(Content.assemble((f"{index} ", "bold"), timeline_row(of_stage, start, end, columns)))
-    lines.append(_legend(request.stale_windows))
-    return lines
+    return _with_legend(title, rows, _legend(request.stale_windows, len(request.in_flight)), width)
 
 
-def _legend(stale: int) -> Content:
+def _window_row(index: int, spans: Sequence[figures.Span], start: float, end: float, columns: int) -> Content:
+    return Content.assemble((f"{index} ", "bold"), timeline_row(spans, start, end, columns))
+
+
+def _with_legend(title: str, rows: Sequence[Content], legend: Content, width: int) -> list[Content]:
+    """The legend stands beside the title where there is room, else below the rows."""
+    head = Content.styled(title, "$foreground-muted")
+    gap = width - head.cell_length - legend.cell_length
+    if gap >= 3:
+        return [Content.assemble(head, " " * gap, legend), *rows]
+    return [Content(""), head, *rows, Content.assemble("  ", legend)]
+
+
+def _legend(stale: int, flying: int) -> Content:
     return Content.assemble(
-        "  ",
         ("█", "$window-even"),
         ("█", "$window-odd"),
         (" useful  ", "$foreground-muted"),
         ("▒", "$error"),
-        (f" stale {stale}  ", "$foreground-muted"),
+        (f" {stale} stale  ", "$foreground-muted"),
         ("░", "$foreground-muted on $track"),
-        (" in flight  ", "$foreground-muted"),
+        (f" {flying} in flight  ", "$foreground-muted"),
         (" ", "on $track"),
         (" idle", "$foreground-muted"),
     )

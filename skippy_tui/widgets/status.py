@@ -12,7 +12,7 @@ from engine.view import Request, ViewState
 from skippy_tui import figures
 from skippy_tui.paint import ORIGIN_NAMES, milliseconds, seconds, shortened
 from skippy_tui.widgets.panel import Panel
-from skippy_tui.widgets.welcome import STAGE_SIGNS
+from skippy_tui.widgets.welcome import STAGE_SIGNS, UNKNOWN_SIGN
 
 GAP = "   "
 WIDE = 100  # columns from which there is room for the time to the first token
@@ -135,7 +135,7 @@ def _stages(state: ViewState) -> list[Content]:
         return []
     parts: list[str | tuple[str, str]] = [("stages ", "$foreground-muted")]
     for number, (_, stage) in enumerate(sorted(state.stages.items())):
-        sign, style = STAGE_SIGNS.get(stage.state.state, ("○", "$foreground-muted"))
+        sign, style = STAGE_SIGNS.get(stage.state.state, UNKNOWN_SIGN)
         parts += [" " if number else "", (sign, style)]
         if len(stage.timings):
             parts.append(milliseconds(stage.compute_ms(0.5)))

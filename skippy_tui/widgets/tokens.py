@@ -17,14 +17,13 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from engine.client.sanitize import one_line, visible
+from engine.client.sanitize import visible
 from engine.view import Request, Token
-from skippy_tui.paint import ORIGIN_NAMES
+from skippy_tui.paint import NEW_LINE, ORIGIN_NAMES, quoted
 from skippy_tui.themes import ORIGINS
 from skippy_tui.widgets.follow import GrowingWidget
 
 FLASH_SECONDS = 0.9
-NEW_LINE = "⏎"
 # What tells origins apart where there are no colours.
 MARKS = {
     "mtp": "underline",
@@ -107,7 +106,7 @@ correction. `⏎` is a line break in a token.
 
     def _label(self, request: Request) -> None:
         """Title and subtitle, which are costly to set, only when they change."""
-        label = (_origins_of(request), request.rejected)
+        label = (_origins_of(request), len(request.rejections))
         if label != self._labelled:
             self._labelled = label
             self.border_title = self._title(request)
@@ -124,11 +123,14 @@ correction. `⏎` is a line break in a token.
         return Content.assemble(*parts)
 
     def _subtitle(self, request: Request) -> Content:
-        if request.rejected is None:
+        if not request.rejections:
             return Content("")
-        _, drafted, actual = request.rejected
+        last = request.rejections[-1]
         return Content.assemble(
-            ("last reject ", "$foreground-muted"), (_quoted(drafted), "$error strike"), " → ", _quoted(actual)
+            ("last reject ", "$foreground-muted"),
+            (quoted(last.drafted), "$error strike"),
+            " → ",
+            quoted(last.actual),
         )
 
     # -- wrapping --------------------------------------------------------------------------------------
@@ -220,7 +222,3 @@ def _origins_of(request: Request) -> list[str]:
     drafted = [source for source in ("mtp", "ngram", "draft") if source in request.by_source]
     used = ["target", *drafted, *(["correction", "free"] if drafted else [])]
     return [origin for origin in ORIGINS if origin in used]
-
-
-def _quoted(text: str) -> str:
-    return f"‘{one_line(text) if text.strip() else visible(text).replace(chr(10), NEW_LINE)}’"

@@ -7,7 +7,9 @@ from textual.containers import Container
 from textual.content import Content
 from textual.widgets import Static
 
+from engine.cli.report import node_step
 from engine.client.sanitize import one_line
+from engine.events import NodeState
 from engine.view import ViewState
 from skippy_tui.paint import bar
 
@@ -18,6 +20,7 @@ HINTS = (
     ("/", "lists commands, Tab completes them"),
     ("Ctrl+S", "changes the strategy, at once"),
     ("Ctrl+T", "shows where every token came from"),
+    ("Ctrl+O", "shows which drafts were rejected, and why"),
     ("F1", "helps, Ctrl+P finds every action"),
     ("Ctrl+Q", "leaves"),
 )
@@ -28,6 +31,7 @@ STAGE_SIGNS = {
     "restarting": ("○", "$warning"),
     "unreachable": ("✕", "$error"),
 }
+UNKNOWN_SIGN = ("○", "$foreground-muted")
 
 
 class Welcome(Container):
@@ -42,7 +46,15 @@ class Welcome(Container):
 
     def draw(self, state: ViewState) -> None:
         """Show how far the engine has come."""
-        self._text.update(Content("\n").join(_lines(state)))
+        lines = _lines(state)
+        if not _has_failed(state):
+            room = max(self.size.height - len(lines) - 1, 0)  # hints give way to news
+            lines += [Content(""), *_hints()[:room]]
+        self._text.update(Content("\n").join(lines))
+
+
+def _has_failed(state: ViewState) -> bool:
+    return state.engine is not None and state.engine.state == "failed"
 
 
 def _lines(state: ViewState) -> list[Content]:
@@ -52,7 +64,7 @@ def _lines(state: ViewState) -> list[Content]:
         Content.styled("one model over several machines, every token in sight", "$foreground-muted"),
         Content(""),
     ]
-    if engine is not None and engine.state == "failed":
+    if engine is not None and _has_failed(state):
         lines += [Content.assemble(("✕ ", "$text-error"), one_line(engine.detail)), Content("")]
         lines.append(Content.styled("The next prompt tries again; F12 shows the log.", "$foreground-muted"))
         return lines
@@ -60,7 +72,7 @@ def _lines(state: ViewState) -> list[Content]:
         lines += [Content.assemble((one_line(model.name), "bold"), " is ready"), Content("")]
     else:
         lines += _progress(state)
-    return [*lines, *_stages(state), Content(""), *_hints()]
+    return [*lines, *_stages(state)]
 
 
 def _progress(state: ViewState) -> list[Content]:
@@ -73,14 +85,24 @@ def _progress(state: ViewState) -> list[Content]:
 
 
 def _stages(state: ViewState) -> list[Content]:
+    """Stages, with what is being done on their nodes; then nodes that have no stage."""
     lines = []
     for index, stage in sorted(state.stages.items()):
-        sign, style = STAGE_SIGNS.get(stage.state.state, ("○", "$foreground-muted"))
         first, end = stage.state.layers
-        layers = f"layers {first}–{end - 1}".ljust(14)
-        where = one_line(stage.state.where)
-        lines.append(Content.assemble((sign, style), f" stage {index}  {layers}{where}"))
-    return lines
+        node = state.node_of(stage.state.layers)
+        where = one_line(stage.state.where if node is None else node.name)
+        text = f" stage {index}  {f'layers {first}:{end}'.ljust(14)}{where}"
+        step = f"  {one_line(node_step(node))}" if node is not None else ""
+        sign = STAGE_SIGNS.get(stage.state.state, UNKNOWN_SIGN)
+        lines.append(Content.assemble(sign, text, (step, "$foreground-muted")))
+    return [*lines, *map(node_row, state.nodes_without_stage)]
+
+
+def node_row(node: NodeState) -> Content:
+    """A node that has no stage: asked, measured, or left out and why."""
+    sign = ("✕", "$error") if node.state == "left-out" else ("○", "$warning")
+    step = (f"  {one_line(node_step(node))}", "$foreground-muted")
+    return Content.assemble(sign, f" {one_line(node.name)}", step)
 
 
 def _hints() -> list[Content]:

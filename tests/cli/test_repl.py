@@ -45,6 +45,14 @@ def test_it_greets_answers_and_leaves(repl: Terminal) -> None:
     assert repl.wait() == 0
 
 
+def test_nodes_are_named_at_the_start_and_in_the_figures(terminal: OpenTerminal) -> None:
+    screen = terminal("--model", "on-nodes")
+    screen.expect("node den, layers 15:30: ready, received 2.5 MB")
+    screen.expect("node shed: left out: nothing listens at shed:1")
+    ask(screen, "one two")
+    screen.expect("node    den, layers 15:30: ready, received 2.5 MB", "node    shed: left out")
+
+
 def test_ctrl_d_leaves(repl: Terminal) -> None:
     repl.expect(READY)
     repl.type(CTRL_D)

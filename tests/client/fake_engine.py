@@ -26,6 +26,7 @@ from engine.events import (
     Event,
     EventsDropped,
     ModelReady,
+    NodeState,
     Notice,
     PrefillProgress,
     RequestFinished,
@@ -34,6 +35,18 @@ from engine.events import (
     TokensCommitted,
     WindowDone,
     WindowSent,
+)
+
+NODES = (
+    NodeState(
+        name="den",
+        url="ws://den:1",
+        state="ready",
+        layers=(15, 30),
+        bytes_sent=2_500_000,
+        detail="received",
+    ),
+    NodeState(name="shed", url="ws://shed:1", state="left-out", detail="nothing listens at shed:1"),
 )
 
 
@@ -90,7 +103,8 @@ class FakeEngine:
             for i, (layers, where) in enumerate([((0, 15), "this engine"), ((15, 30), "127.0.0.1:9")])
         ]
         loading = EngineState(state="loading", detail="reading the model", fraction=0.5)
-        return [loading, model, *stages, EngineState(state="ready")]
+        nodes = NODES if self.model == "on-nodes" else ()
+        return [loading, *nodes, model, *stages, EngineState(state="ready")]
 
     async def send(self, connection: ServerConnection, *events: Event) -> None:
         await connection.send(orjson.dumps({"events": [event.to_dict() for event in events]}).decode())

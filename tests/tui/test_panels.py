@@ -1,0 +1,90 @@
+"""The panels: everything fits 80x24 or can be scrolled to, and nodes stand beside their stages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from textual.geometry import Size
+
+from engine.events import NodeState, StageState
+from skippy_tui import demo
+from skippy_tui.widgets.panels import Panels
+from skippy_tui.widgets.pipeline import PipelinePanel
+from skippy_tui.widgets.speculation import SpeculationPanel
+from tests.tui.driving import Driver, first_half, running
+
+
+def stages(count: int) -> list[StageState]:
+    """So many stages of the demo's layers."""
+    cuts = [30 * i // count for i in range(count + 1)]
+    return [
+        StageState(at=1.0, index=i, state="ready", layers=(cuts[i], cuts[i + 1]), where=f"10.0.0.{i}:9000")
+        for i in range(count)
+    ]
+
+
+def shows_the_end(driver: Driver) -> bool:
+    """Whether the last line of the timeline is on the screen."""
+    pipeline = driver.app.main.query_one(PipelinePanel)
+    return pipeline.region.bottom <= driver.app.main.query_one(Panels).region.bottom
+
+
+async def test_the_big_view_shows_both_panels_with_the_whole_timeline_at_80x24() -> None:
+    async with running(script=demo.answer, hold=first_half) as driver:
+        await driver.write("a prompt")
+        await driver.press("ctrl+g")
+        panels = driver.app.main.query_one(Panels)
+        assert panels.max_scroll_y == 0
+        assert panels.region.contains_region(driver.app.main.query_one(SpeculationPanel).region)
+        assert panels.region.contains_region(driver.app.main.query_one(PipelinePanel).region)
+        assert "the last" in str(driver.app.main.query_one(PipelinePanel).content)
+
+
+async def test_more_stages_than_fit_are_scrolled_to_and_a_scrollbar_tells() -> None:
+    async with running([*demo.ready(), *stages(5)]) as driver:
+        await driver.press("ctrl+g")
+        panels = driver.app.main.query_one(Panels)
+        assert panels.show_vertical_scrollbar
+        assert not shows_the_end(driver)
+        await driver.press("pagedown")
+        assert shows_the_end(driver)
+
+
+@pytest.mark.parametrize(("size", "overflows"), [((120, 24), True), ((120, 40), False)])
+async def test_beside_the_chat_the_panels_take_the_focus_only_to_be_scrolled(
+    size: tuple[int, int], overflows: bool
+) -> None:
+    async with running(size=size) as driver:
+        await driver.press("shift+tab")
+        panels = driver.app.main.query_one(Panels)
+        assert panels.has_focus == overflows
+        await driver.press("pagedown")
+        assert (panels.scroll_y > 0) == overflows
+        assert panels.size.height < Size(*size).height
+
+
+@pytest.mark.parametrize("keys", [(), ("ctrl+g",)], ids=["welcome", "panel"])
+async def test_nodes_are_shown_with_their_progress_while_the_engine_starts(keys: tuple[str, ...]) -> None:
+    async with running(demo.placing()) as driver:
+        await driver.press(*keys)
+        selector = "#pipeline" if keys else "#welcome Static"
+        shown = driver.shown(selector)
+        assert "den" in shown
+        assert "receiving 67% of 47.2 MB" in shown
+        assert "loading" in shown
+        assert "shed  left out: nothing listens at 10.0.0.9:9555" in shown
+
+
+async def test_a_node_that_is_ready_is_where_its_stage_runs_and_one_that_is_gone_says_so() -> None:
+    node = NodeState(at=1.0, name="den", url="ws://den:1", state="ready", layers=demo.LAYERS[1])
+    async with running([*demo.ready(), node], size=(120, 40)) as driver:
+        assert "den" in driver.shown("#pipeline")
+        assert demo.PLACES[1] not in driver.shown("#pipeline")
+        driver.client.put(*demo.unreachable())
+        await driver.settle()
+        assert "unreachable for" in driver.shown("#pipeline")
+        again = replace(node, at=2.0, state="checking", done=8_000_000, total=32_000_000)
+        driver.client.put(again)
+        await driver.settle()
+        assert "checking 25% of 32.0 MB" in driver.shown("#pipeline")
