@@ -20,7 +20,7 @@ from engine.planning.lock import read_lock, write_lock
 from engine.planning.pinned import lock_of, placement_of
 from engine.planning.planner import Plan, judge, plan_placement
 from engine.planning.prediction import Drafting
-from engine.planning.profiles import Cluster, ComputeCosts, Demand, LinkProfile, NodeProfile
+from engine.planning.profiles import WINDOW_ROWS, Cluster, ComputeCosts, Demand, LinkProfile, NodeProfile
 
 OWN = "this machine"
 """The name of the engine's machine among those of nodes."""
@@ -55,7 +55,9 @@ class Spans:
     warnings: tuple[str, ...] = ()
 
 
-_UNKNOWN = ComputeCosts(layer_us=(1.0,) * 5, head_us=(0.0,) * 5, call_us=0.0, prefill_us=1.0)
+_UNKNOWN = ComputeCosts(
+    layer_us=(1.0,) * len(WINDOW_ROWS), head_us=(0.0,) * len(WINDOW_ROWS), call_us=0.0, prefill_us=1.0
+)
 """Where no machine could be timed: layers take as long as the bytes that they read."""
 
 

@@ -92,11 +92,7 @@ def _sums(values: list[float]) -> Floats:
 def _window_ms(
     node: NodeProfile, read: Floats, cached: Floats, rows: int, *, head: bool | NDArray[np.bool_]
 ) -> Floats:
-    together, single = (
-        _layers_ms(node, read, cached, count) + np.where(head, _head_ms(node, count), 0.0)
-        for count in (rows, 1)
-    )
-    return np.minimum(together, rows * single)
+    return _layers_ms(node, read, cached, rows) + np.where(head, _head_ms(node, rows), 0.0)
 
 
 def _layers_ms(node: NodeProfile, read: Floats, cached: Floats, rows: int) -> Floats:

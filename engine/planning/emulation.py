@@ -89,8 +89,7 @@ def scaled(costs: ComputeCosts, factor: float) -> ComputeCosts:
     """The costs of a machine on which everything takes `factor` times as long."""
 
     def by_rows(times: ByRows) -> ByRows:
-        one, two, four, eight, sixteen = (us * factor for us in times)
-        return one, two, four, eight, sixteen
+        return tuple(us * factor for us in times)
 
     return replace(
         costs,

@@ -27,18 +27,18 @@ from engine.errors import CacheError, SkippyError, UsageError
 from engine.model.file import ModelFile
 from engine.model.paths import cache_dir as default_cache_dir
 from engine.planning.describe import describe_model, layer_bytes
-from engine.planning.profiles import MIB, WINDOW_ROWS, ByRows, ComputeCosts, to_plain
+from engine.planning.profiles import MIB, WINDOW_ROWS, ComputeCosts, to_plain
 from engine.planning.synthetic import Span, TimedModel, measuring_header, open_timed_model, random_slice
 from engine.protocol.messages import ConfigureGeneration, SamplingSettings
 
 Job = Callable[[], object]
 
-_SECONDS = 2.5  # that timing takes, or longer if a machine is so slow that ..
+_SECONDS = 3.0  # that timing takes, or longer if a machine is so slow that ..
 _FEWEST = 3  # .. not everything has been timed so often by then
 _SHORT, _LONG = 16, 384  # cached tokens when rows are timed
 _LONG_ROWS = 8  # rows of the window that is timed after a long text
 _CHUNK = 128  # rows of a prefill chunk
-_PROFILE_VERSION = 2
+_PROFILE_VERSION = 3
 
 # What the thread computed, and not what others did meanwhile, where the clock is fine enough.
 _FINE = time.get_clock_info("thread_time").resolution < 1e-5
@@ -203,8 +203,8 @@ def _costs_of(timed: TimedModel, watch: _Stopwatch) -> ComputeCosts:
 
     drafts = "last 1 and draft"
     return ComputeCosts(
-        layer_us=_by_rows(layer_us),
-        head_us=_by_rows(head_us),
+        layer_us=tuple(layer_us),
+        head_us=tuple(head_us),
         call_us=call_us,
         prefill_us=(watch.us(f"few {_CHUNK}") - call_us) / mib(timed.few) / _CHUNK,
         cached_us=per_cached_mib(1),
@@ -212,11 +212,6 @@ def _costs_of(timed: TimedModel, watch: _Stopwatch) -> ComputeCosts:
         draft_us=max(0.0, watch.us(drafts) - watch.us("last 1")) if drafts in watch.seconds else 0.0,
         fingerprint=timed.fingerprint,
     )
-
-
-def _by_rows(values: list[float]) -> ByRows:
-    one, two, four, eight, sixteen = values
-    return one, two, four, eight, sixteen
 
 
 def _kept_at(directory: Path, fingerprint: str, threads: int, gpu_layers: int) -> Path:

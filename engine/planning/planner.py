@@ -19,6 +19,7 @@ from engine.planning.prediction import (
     PlacedStage,
     Placement,
     Prediction,
+    draft_ms,
     enter_ms,
     hop_ms,
     leave_ms,
@@ -30,7 +31,7 @@ from engine.planning.profiles import Cluster, Demand, ModelProfile, NodeProfile
 
 EXACT_NODES = 10
 SIGNIFICANT = 0.03  # share of the time per token that more stages have to save
-_ROUNDING = 1e-4  # predictions count whole microseconds
+_ROUNDING = 1e-9  # of sums that are added up in another order
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ def make_problem(
     rows, nodes, model = drafts + 1, cluster.nodes, costs.model
     stage = np.stack([costs.table(node, rows) for node in nodes])
     for index, node in enumerate(nodes):
-        price = drafts * node.compute.draft_us / 1000
+        price = draft_ms(node, drafts)
         stage[index, :, -1] += price if price or not drafts else np.inf
     hop = np.array([[hop_ms(cluster, model, a, b, rows) for b in nodes] for a in nodes])
     for index, node in enumerate(nodes):

@@ -1,9 +1,9 @@
 """How long a token takes with a given placement, predicted from profiles.
 
 A plain step runs through all stages and comes back: the sum of the stages' compute, half a round trip for
-every hop, and what processes spend on handing a message on. With drafts of the model's own head the
-arithmetic is that of `engine.speculation.goodput`: n drafts commit 1 + a1 + a1 a2 + .. tokens in the time of
-a window of n + 1 rows and of the drafts.
+every hop, and what processes spend on handing a message on. With drafts of the model's own head, n drafts
+commit 1 + a1 + a1 a2 + .. tokens in the time of a window of n + 1 rows and of the drafts
+(`engine.speculation.goodput`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from engine.planning.costs import StageCosts
-from engine.planning.profiles import WINDOW_ROWS, Cluster, Demand, ModelProfile, NodeProfile
-from engine.protocol.messages import StageTime
+from engine.planning.profiles import Cluster, Demand, ModelProfile, NodeProfile
 from engine.speculation.acceptance import DEEPER, DRAFT_PRIOR
-from engine.speculation.costs import CostModel
 
 MESSAGE_BYTES = 64  # of a window without its activations
 DRAFT_MAX = 4
@@ -72,17 +70,17 @@ def predict(
 ) -> Prediction:
     """The times of a placement; `demand` says where in which answer."""
     costs = StageCosts(model, demand)
-    learnt = loop_costs(cluster, costs, placement)
-    most = drafting.most if model.native_mtp and placement[-1].node.compute.draft_us else 0
-    times = learnt.times(most + 1)
+    head = placement[-1].node
+    most = drafting.most if model.native_mtp and head.compute.draft_us else 0
 
     def per_token(drafts: int) -> float:
-        return (times.loop[drafts + 1] + learnt.draft_ms(drafts)) / drafting.tokens(drafts)
+        spent = window_ms(cluster, costs, placement, drafts + 1) + draft_ms(head, drafts)
+        return spent / drafting.tokens(drafts)
 
     drafts = min(range(most + 1), key=per_token)
     return Prediction(
         tpot_ms=per_token(drafts),
-        plain_ms=times.loop[1],
+        plain_ms=per_token(0),
         drafts=drafts,
         ttft_ms=first_token_ms(cluster, costs, placement),
         stage_ms=tuple(costs.compute_ms(stage.node, stage.first, stage.end, 1) for stage in placement),
@@ -90,15 +88,15 @@ def predict(
     )
 
 
-def loop_costs(cluster: Cluster, costs: StageCosts, placement: Placement) -> CostModel:
-    """The cost model of the speculative loop, as if windows of each size had been observed."""
-    learnt = CostModel()
-    for rows in WINDOW_ROWS:
-        ms = [costs.compute_ms(stage.node, stage.first, stage.end, rows) for stage in placement]
-        times = [StageTime(index, 0, round(1000 * each)) for index, each in enumerate(ms)]
-        learnt.observe_window(rows, times, sum(ms) + network_ms(cluster, costs.model, placement, rows))
-    learnt.observe_drafting(1, placement[-1].node.compute.draft_us / 1000, 0)
-    return learnt
+def window_ms(cluster: Cluster, costs: StageCosts, placement: Placement, rows: int) -> float:
+    """A window of `rows` rows, from the coordinator through all stages and back."""
+    compute = (costs.compute_ms(stage.node, stage.first, stage.end, rows) for stage in placement)
+    return sum(compute) + network_ms(cluster, costs.model, placement, rows)
+
+
+def draft_ms(head: NodeProfile, drafts: int) -> float:
+    """So many drafts of the model's own head, on the node of the last stage."""
+    return drafts * head.compute.draft_us / 1000
 
 
 def network_ms(cluster: Cluster, model: ModelProfile, placement: Placement, rows: int) -> float:

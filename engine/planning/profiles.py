@@ -13,15 +13,16 @@ from typing import Any
 
 from engine.errors import ConfigError
 
-WINDOW_ROWS = (1, 2, 4, 8, 16)
-"""The numbers of rows for which a node's speed is measured."""
+WINDOW_ROWS = (1, 2, 3, 4, 5, 8, 16)
+"""The numbers of rows for which a node's speed is measured. Those of windows with up to four drafts are all
+among them: matrix products go by tiles of rows, so that three rows can take longer than four."""
 
 LOOP_US, MESSAGE_US = 900.0, 1250.0
 """What the coordinator spends on a window, and what every further process does besides computing, in
 microseconds: tests/bench/predictions.py on one core for each process."""
 
 MIB = 1 << 20
-ByRows = tuple[float, float, float, float, float]
+ByRows = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,10 @@ class ComputeCosts:
     fingerprint: str = ""  # of the model that was timed; "" for any
 
     def __post_init__(self) -> None:
+        for name, by_rows in (("layer_us", self.layer_us), ("head_us", self.head_us)):
+            if len(by_rows) != len(WINDOW_ROWS):
+                counts = ", ".join(map(str, WINDOW_ROWS))
+                raise ConfigError(f"{name} must hold {len(WINDOW_ROWS)} times, for {counts} rows")
         cached = (self.cached_us, self.cached_window_us)
         times = (*self.layer_us, *self.head_us, self.call_us, self.prefill_us, *cached, self.draft_us)
         if not all(0 <= us < math.inf for us in times):

@@ -18,7 +18,7 @@ from engine.planning.profiles import ComputeCosts, LockedStage, TopologyLock, to
 from tests.cli.programs import environment
 from tests.model.gguf_files import N_LAYERS, write_small_model
 
-COSTS = ComputeCosts(layer_us=(1e5,) * 5, head_us=(1e3,) * 5, call_us=100.0, prefill_us=1e5)
+COSTS = ComputeCosts(layer_us=(1e5,) * 7, head_us=(1e3,) * 7, call_us=100.0, prefill_us=1e5)
 
 Tool = Callable[..., tuple[int, str, str]]
 

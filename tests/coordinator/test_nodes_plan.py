@@ -42,7 +42,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def machine(name: str, speed: float = 1.0, free_gib: float = 1.0) -> Machine:
     """A machine that takes 100 µs for a MiB of weights, or more or less of it by its speed."""
     us = 100.0 / speed
-    costs = ComputeCosts(layer_us=(us,) * 5, head_us=(us,) * 5, call_us=1.0, prefill_us=us)
+    costs = ComputeCosts(layer_us=(us,) * 7, head_us=(us,) * 7, call_us=1.0, prefill_us=us)
     url = "" if name == OWN else f"ws://{name}:1"
     return Machine(name, url, int(free_gib * (1 << 30)), 1, costs)
 

@@ -22,8 +22,8 @@ def costs(slowness: float = 1.0, *, draft_us: float = 0.0) -> ComputeCosts:
     """A layer of a MiB takes a millisecond times `slowness`, two rows 1.2 times as long as one."""
     us = 1000 * slowness
     return ComputeCosts(
-        layer_us=(us, 1.2 * us, 1.6 * us, 2.4 * us, 4 * us),
-        head_us=(2 * us, 2.4 * us, 3.2 * us, 4.8 * us, 8 * us),
+        layer_us=(us, 1.2 * us, 1.4 * us, 1.6 * us, 1.8 * us, 2.4 * us, 4 * us),
+        head_us=(2 * us, 2.4 * us, 2.8 * us, 3.2 * us, 3.6 * us, 4.8 * us, 8 * us),
         call_us=100.0,
         prefill_us=us / 5,
         cached_us=10.0,

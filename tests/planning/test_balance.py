@@ -77,7 +77,7 @@ def test_the_costs_of_the_machine_decide(tiny: Callable[[str], ModelFile], tmp_p
     (kept,) = (tmp_path / "profiles").iterdir()
     layer = layer_bytes(model)[1][0] / MIB * costs.layer_us[0]
     for heads, cut in ((0.0, 2), (10 * layer, 3)):
-        changed = replace(costs, head_us=(heads,) * 5)
+        changed = replace(costs, head_us=(heads,) * 7)
         kept.write_bytes(orjson.dumps(to_plain(changed)))
         assert balanced_split(model, 2, 1, cache_dir=tmp_path) == (cut,)
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from engine.errors import ConfigError
 from engine.planning.costs import StageCosts
-from engine.planning.prediction import Drafting, PlacedStage, predict
+from engine.planning.prediction import Drafting, PlacedStage, predict, window_ms
 from engine.planning.profiles import MIB, LinkProfile
 from tests.planning.machines import SMALL, cluster, model, node
 
@@ -48,15 +49,30 @@ def test_bytes_take_time_on_a_line() -> None:
     assert prediction.network_ms == pytest.approx((4096 + 64) / 1000 + 2 * 0.5)
 
 
-def test_rows_of_a_window_never_cost_more_than_one_by_one() -> None:
-    profile = model([1.0] * 4)
-    dear = replace(FRONT, compute=replace(FRONT.compute, layer_us=(1000.0, 5000.0, 9000.0, 17000.0, 33000.0)))
+def test_rows_cost_what_was_measured_also_where_fewer_of_them_cost_more() -> None:
+    """Three rows of one layer and the head of the default model take longer than four: tiles of four rows."""
+    profile = replace(model([1.0] * 4), native_mtp=True)
+    us = (4500.0, 9400.0, 16200.0, 12400.0, 19600.0, 25000.0, 50000.0)
+    dear = replace(FRONT, compute=replace(FRONT.compute, layer_us=us, draft_us=100.0))
     costs = StageCosts(profile, SMALL)
-    for rows in (1, 2, 3, 8, 16):
-        assert costs.compute_ms(dear, 0, 2, rows) <= rows * costs.compute_ms(dear, 0, 2, 1) + 1e-9
+    kv = 256 * 2 * 96 / MIB * 5e-3  # of each row
+    for rows, each in ((1, 4.5), (2, 9.4), (3, 16.2), (4, 12.4), (5, 19.6), (6, 19.6 + 5.4 / 3)):
+        head, attention = 2.0 + 0.4 * (rows - 1), rows * kv * (2 if rows == 1 else 1)
+        assert costs.compute_ms(dear, 0, 2, rows) == pytest.approx(0.1 + 2 * each + attention)
+        assert costs.compute_ms(dear, 2, 4, rows) == pytest.approx(0.1 + 2 * each + attention + head)
         table = costs.table(dear, rows)
         assert table[0, 2] == pytest.approx(costs.compute_ms(dear, 0, 2, rows))
         assert table[2, 4] == pytest.approx(costs.compute_ms(dear, 2, 4, rows))
+    machines = cluster([dear], 0)
+    alone = (PlacedStage(dear, 0, 4),)
+    assert window_ms(machines, costs, alone, 3) > window_ms(machines, costs, alone, 4)
+    assert predict(machines, profile, alone, SMALL, Drafting(4, 1.0)).drafts == 3
+
+
+@pytest.mark.parametrize("name", ["layer_us", "head_us"])
+def test_times_that_are_not_one_for_each_number_of_rows_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must hold 7 times, for 1, 2, 3, 4, 5, 8, 16 rows"):
+        replace(FRONT.compute, **{name: (1.0,) * 5})
 
 
 def test_chunks_of_a_long_prompt_overlap_on_the_stages() -> None:
