@@ -40,7 +40,8 @@ def _unpacked(window: Packed) -> Window:
 class WindowLog:
     """Makes the list of an answer's windows, in their order, from its events.
 
-    A window that was lost with a stage has no reply and is left out.
+    Left out are windows that were lost with a stage, which have no reply, and those of which an event was
+    dropped.
     """
 
     def __init__(self) -> None:
@@ -60,7 +61,7 @@ class WindowLog:
         """One more event of the answer."""
         if isinstance(event, WindowSent):
             self._sent[event.window] = event.rows, len(self.windows)
-        elif isinstance(event, WindowDone):
+        elif isinstance(event, WindowDone) and event.window in self._sent:
             rows, after = self._sent.pop(event.window)
             compute_us = [stage[2] for stage in event.stages]
             if event.drafted:

@@ -50,6 +50,13 @@ def test_a_window_tells_after_which_reply_it_was_sent() -> None:
     ]
 
 
+def test_windows_without_a_reply_and_replies_to_unknown_windows_are_left_out() -> None:
+    log = WindowLog()
+    for event in [sent(0, 1), done(0, 1, 1), sent(1, 2), sent(2, 3), done(2, 1, 1), done(3, 1, 1)]:
+        log.add(event)
+    assert [window.rows for window in unpacked(log.windows)] == [3]
+
+
 def test_without_windows_nothing_was_computed() -> None:
     log = WindowLog()
     assert (log.windows, log.compute_ms) == ([], 0.0)
