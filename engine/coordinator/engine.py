@@ -16,6 +16,7 @@ from typing import Any
 from engine.client.requests import GenerateRequest
 from engine.config.plan import RunPlan
 from engine.config.rules import with_speculation
+from engine.coordinator.alone import faster_alone
 from engine.coordinator.chain import RETURN_LINK, Chain
 from engine.coordinator.drafting import Drafting
 from engine.coordinator.generation import Generation, GenerationSetting
@@ -52,6 +53,7 @@ class Engine:
         self._slots = SlotPool(())
         self._running: dict[str, Generation] = {}
         self._repairing = asyncio.Lock()
+        self._told_split = False  # that one machine alone would be faster
 
     # -- starting and stopping ---------------------------------------------------------------------
 
@@ -235,12 +237,24 @@ class Engine:
             finished = await generation.run()
             if slot.chain is not None and self._stages is not None:
                 self._stages.measured(slot.chain)
+                await self._judge_split(slot.chain, finished)
             return finished
         finally:
             self._running.pop(request.request, None)
             if slot.chain is not None and slot.chain.lost is not None:
                 await slot.chain.close()  # stages stop working for it at once
             self._slots.give_back(slot)
+
+    async def _judge_split(self, chain: Chain, finished: RequestFinished) -> None:
+        """Warn, once, if this machine alone would have been faster."""
+        if self._told_split or self._model is None or self._drafting is None or not chain.stages:
+            return
+        own_ms = self._drafting.costs.times(1).first[1]
+        timings = finished.result["timings"]
+        notice = await asyncio.to_thread(faster_alone, self.plan, self._model, chain.stages, own_ms, timings)
+        if notice is not None:
+            self._told_split = True
+            self.emit(notice)
 
     def _setting(
         self, request: GenerateRequest, prompt: list[int], slot: Slot, chain: Chain
