@@ -116,7 +116,7 @@ def connected(plan: RunPlan, folder: Path) -> Any:
 
     async def start() -> None:
         stages = Stages(plan, model, emit=lambda event: None, tell=lambda text, fraction: None)
-        if plan.topology.remote:
+        if plan.topology.remote or plan.topology.use_nodes:
             await stages.start(lambda done, total: None)
 
     try:
@@ -136,10 +136,6 @@ def served(plan: RunPlan, folder: Path) -> StageSettings:
         patch.setattr(stage_command, "run", seen.append)
         assert tools.main(["stage", "--layers", "0:1"]) == 0
     return seen[0]
-
-
-def planned(plan: RunPlan, folder: Path) -> Any:
-    return plan.topology.use_nodes
 
 
 Case = tuple[Effect, str, dict[str, str]]
@@ -215,7 +211,7 @@ CASES: dict[str, Case] = {
     "system": (asked, "Be brief.", {}),
     "raw": (asked, "on", {}),
     "fingerprint": (admitted, "0" * 32, {}),
-    "use_nodes": (planned, "on", {}),
+    "use_nodes": (connected, "on", {}),
 }
 
 
