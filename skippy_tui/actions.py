@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 async def stop(app: SkippyApp, argument: str) -> None:
-    suggestions = app.main.prompt.suggestions
-    if suggestions.display:
-        suggestions.display = False
-    else:
-        await app.controller.stop()
+    await app.controller.stop()
 
 
 async def retry(app: SkippyApp, argument: str) -> None:

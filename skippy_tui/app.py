@@ -12,8 +12,10 @@ from typing import Any, ClassVar, TypeVar
 
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
+from textual.events import Event, Key
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
+from textual.widgets import Input, TextArea
 
 from engine.client.sanitize import one_line
 from engine.config.plan import RunPlan
@@ -24,6 +26,7 @@ from engine.events import Notice
 from skippy_tui.commands import COMMANDS, parse
 from skippy_tui.controller import Controller
 from skippy_tui.feed import Client
+from skippy_tui.keys import pressed
 from skippy_tui.logbook import LogBook
 from skippy_tui.markdown import Look
 from skippy_tui.palette import ActionProvider
@@ -133,6 +136,23 @@ class SkippyApp(App[None]):
     def _print_error_renderables(self) -> None:
         """A fault is one line on standard error and a record in a file, never a page of traceback."""
         self._exit_renderables.clear()
+
+    async def on_event(self, event: Event) -> None:
+        """Before Textual looks for bindings: tell Esc and a key from Alt with that key."""
+        if isinstance(event, Key) and not event.is_forwarded:
+            for key in pressed(event, writing=self._is_writing()):
+                await super().on_event(key)
+        else:
+            await super().on_event(event)
+
+    def _is_writing(self) -> bool:
+        """Whether what has the focus holds a text that can be moved in."""
+        match self.focused:
+            case TextArea() as area:
+                return bool(area.text)
+            case Input() as field:
+                return bool(field.value)
+        return False
 
     # -- talking to people -----------------------------------------------------------------------------
 

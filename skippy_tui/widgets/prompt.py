@@ -79,6 +79,11 @@ A line that begins with `/` is a command: **Tab** completes it, and its argument
         if event.key in ("enter", "tab", *NEW_LINE_KEYS):
             event.prevent_default()
             return
+        # Here and not by a binding: what is written right after Esc may offer suggestions before bindings run.
+        if event.key == "escape" and self.suggestions.display:
+            self.suggestions.display = False
+            event.stop()
+            return
         await super()._on_key(event)
 
     def action_submit(self) -> None:

@@ -14,6 +14,7 @@ from engine.errors import UsageError
 from skippy_tui import demo
 from skippy_tui.commands import COMMANDS, parse
 from skippy_tui.conversation import Conversation, Turn
+from skippy_tui.keys import KeyParser
 from skippy_tui.logbook import LogBook
 from skippy_tui.screens.chats import ChatsScreen
 from skippy_tui.screens.compare import CompareScreen
@@ -86,6 +87,56 @@ async def test_up_and_down_walk_through_earlier_prompts_and_back_to_what_was_wri
             await driver.press(key)
             seen.append(prompt.text)
         assert seen == ["two", "one", "two", "new"]
+
+
+async def test_escape_and_a_letter_that_come_together_stop_the_answer_and_write_the_letter() -> None:
+    async with running(hold=first_half) as driver:
+        await driver.write("a prompt")
+        driver.app.post_message(Key("alt+b", "b"))
+        await driver.settle()
+        assert not driver.app.controller.busy
+        assert ANSWER.startswith(driver.messages[1])
+        assert driver.app.main.prompt.text == "b"
+
+
+async def test_escape_closes_the_list_of_commands_and_only_then_stops_the_answer() -> None:
+    async with running(hold=first_half) as driver:
+        await driver.write("a prompt")
+        await driver.press("/", "s")
+        assert driver.app.main.prompt.suggestions.display
+        await driver.press("escape")
+        assert not driver.app.main.prompt.suggestions.display
+        assert driver.app.controller.busy
+        await driver.press("escape")
+        assert not driver.app.controller.busy
+
+
+async def test_alt_with_an_arrow_moves_by_words_in_what_is_being_written() -> None:
+    async with running(hold=first_half) as driver:
+        await driver.write("a prompt")
+        driver.app.main.prompt.set_text("two words")
+        driver.app.post_message(Key("alt+b", "b"))  # as many terminals send it
+        await driver.settle()
+        await driver.press("x")
+        assert driver.app.main.prompt.text == "two xwords"
+        assert driver.app.controller.busy
+
+
+@pytest.mark.parametrize(
+    ("read", "keys"),
+    [
+        ("\x1bx", ["alt+x"]),
+        ("\x1b/s", ["alt+slash", "s"]),
+        ("\x1b1", ["alt+1"]),
+        ("\x1bb", ["alt+b"]),
+        ("\x1b[A", ["up"]),
+        ("\x1bOP", ["f1"]),
+        ("\x1b[1;3D", ["alt+left"]),
+        ("\x1b\x7f", ["ctrl+w"]),
+    ],
+)
+def test_what_terminals_send_is_read_as_one_key_or_as_alt_with_one(read: str, keys: list[str]) -> None:
+    assert [event.key for event in KeyParser().feed(read)] == keys
 
 
 async def test_history_search_takes_a_prompt() -> None:

@@ -29,8 +29,8 @@ class Ended:
     same_terminal: bool
 
 
-def run_app(mode: str, folder: Path, signal_number: int = 0) -> Ended:
-    """Run the program on a terminal of 80x24 until it ends."""
+def run_app(mode: str, folder: Path, signal_number: int = 0, keys: bytes = b"") -> Ended:
+    """Run the program on a terminal of 80x24 until it ends; once it is up, send it a signal or keys."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     before = termios.tcgetattr(theirs)
@@ -53,9 +53,11 @@ def run_app(mode: str, folder: Path, signal_number: int = 0) -> Ended:
     while (chunk := _read(ours, process)) is not None:
         output += chunk
         # The log shows that the app is up and has been noisy.
-        if signal_number and log.exists() and "on 2" in log.read_text():
-            process.send_signal(signal_number)
-            signal_number = 0
+        if (signal_number or keys) and log.exists() and "on 2" in log.read_text():
+            if signal_number:
+                process.send_signal(signal_number)
+            os.write(ours, keys)
+            signal_number, keys = 0, b""
     same = termios.tcgetattr(theirs) == before
     os.close(theirs)
     os.close(ours)
@@ -107,3 +109,11 @@ def test_a_polite_kill_restores_the_terminal(number: int, tmp_path: Path) -> Non
     ended = run_app("wait", tmp_path, number)
     check_clean(ended)
     assert ended.code == 0
+
+
+@pytest.mark.parametrize("text", ["x", "/", "1", "before"])
+def test_escape_and_a_key_in_one_piece_stop_the_answer_and_write_the_key(text: str, tmp_path: Path) -> None:
+    ended = run_app("ask", tmp_path, keys=b"\x1b" + text.encode())
+    check_clean(ended)
+    assert ended.code == 0
+    assert f"kept True, written {text}" in ended.log
