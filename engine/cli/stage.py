@@ -77,7 +77,7 @@ def _wait_for_layers(arguments: argparse.Namespace) -> int:
             tls_key=key,
             tls_ca=plan.topology.tls_ca,
             accept_slices=_accepts(arguments),
-            folders=tuple(_absolute(folder) for folder in arguments.models),
+            folders=tuple(map(_folder, arguments.models)),
             files=_configured_models(),
             threads=plan.compute.threads,
             gpu_layers=plan.compute.gpu_layers,
@@ -101,6 +101,13 @@ def _configured_models() -> tuple[str, ...]:
         return ()
     models = read_config_file(config_file).models.values()
     return tuple(layer.values["model"] for layer in models if layer.values.get("model", DEMO) != DEMO)
+
+
+def _folder(name: str) -> str:
+    folder = _absolute(name)
+    if not Path(folder).is_dir():
+        raise UsageError(f"--models {name} is no folder", hint="give one that holds model files")
+    return folder
 
 
 def _port(port: int) -> int:

@@ -152,6 +152,17 @@ def test_a_pinned_node_that_must_not_receive_still_must_not(tool: Tool, tmp_path
     assert found == node
 
 
+def test_a_printed_pinned_plan_reads_back_as_the_same_plan(tool: Tool, tmp_path: Path) -> None:
+    node = LockedStage("server", "ws://server:1", 1, N_LAYERS, "token", 2.5, allow_transfer=False)
+    lock(tmp_path, LockedStage("this machine", "", 0, 1), node)
+    (tmp_path / "token").write_text("secret\n")
+    pinned = ("--model", "small.gguf", "--topology", "plan.toml", "--print-config")
+    code, printed, _ = tool(*pinned, program="prompt")
+    assert code == 0
+    (tmp_path / "again.toml").write_text(printed)
+    assert tool("--config", "again.toml", "--print-config", program="prompt") == (0, printed, "")
+
+
 def test_nodes_may_be_named_in_the_call(tool: Tool, tmp_path: Path) -> None:
     machines(tmp_path)
     (tmp_path / "token").write_text("secret\n")
