@@ -3,7 +3,7 @@
 What the engine's own layers took tells what all layers and the head would take here: as much more as a row
 reads more bytes of them. Nothing is measured for that. It rather flatters the split: the cost of a call is
 multiplied as well, and the drafts that this machine could make alone are not counted.
-Where the planner has chosen the stages, it has warned by itself (`engine.planning.explain`).
+Where the planner has chosen the cuts, it has warned by itself (`engine.planning.explain`).
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ def faster_alone(
     Blocks for a moment.
     """
     topology, first = plan.topology, stages[0]
-    linked = bool(topology.remote) or topology.emulation.rtt_ms > 0
+    planned = topology.use_nodes and not topology.split
+    linked = bool(topology.remote) or topology.use_nodes or topology.emulation.rtt_ms > 0
     split_ms = timings["tpot_ms_p50"]  # a stage that once took long says nothing
-    if topology.use_nodes or not linked or first.where or plan.compute.gpu_layers or not own_ms:
+    if planned or not linked or first.where or plan.compute.gpu_layers or not own_ms:
         return None
     if len(stages) < 2 or timings["predicted_n"] < FEWEST_TOKENS:
         return None

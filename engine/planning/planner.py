@@ -104,7 +104,8 @@ def plan_placement(
     candidates, gap = _candidates(cluster, costs, drafting, own_first=own_first)
     allowed = [candidate for candidate in candidates if stages in (0, candidate.stages)]
     if not candidates:
-        raise no_room(cluster, costs)
+        here = _no_room_here(cluster.own, costs) if own_first else None
+        raise here or no_room(cluster, costs)
     if not allowed:
         raise SkippyError(
             f"{model.name} cannot be placed in {stages} stages on these nodes",
@@ -195,6 +196,21 @@ def make_problem(
         enter[[not node.own for node in nodes]] = np.inf
     leave = np.array([leave_ms(cluster, node) for node in nodes])
     return PlacementProblem(stage, hop, enter, leave)
+
+
+def _no_room_here(own: NodeProfile, costs: StageCosts) -> SkippyError | None:
+    """The error for a machine that is to have the first layers and cannot take the least of them."""
+    model = costs.model
+    end = min([*model.cuts, model.n_layers])
+    needed = costs.bytes_of(0, end)
+    if needed <= own.free_bytes:
+        return None
+    return SkippyError(
+        f"{model.name} does not fit: {own.name} has the first layers, {gib(needed)} at least, "
+        f"and {gib(own.free_bytes)} to give",
+        hint="free memory here, or give a smaller --ctx or fewer --sequences",
+        code="memory",
+    )
 
 
 def no_room(cluster: Cluster, costs: StageCosts) -> SkippyError:

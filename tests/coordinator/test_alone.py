@@ -114,7 +114,11 @@ def test_nothing_is_said_where_the_model_does_not_fit(
 def test_local_stages_are_judged_only_behind_a_link(model: ModelFile) -> None:
     assert judged(plan(model.path), model) is None
     assert judged(plan(model.path, emulation=LinkEmulation(rtt_ms=20)), model) is not None
-    assert judged(plan(model.path, (), use_nodes=True), model) is None  # the planner has said it
+
+
+def test_cuts_over_nodes_are_judged_unless_the_planner_chose_them(model: ModelFile) -> None:
+    assert judged(plan(model.path, (2,), use_nodes=True), model) is not None
+    assert judged(plan(model.path, (), use_nodes=True), model) is None  # it has said it
 
 
 async def test_an_answer_over_a_slow_link_is_followed_by_one_warning(model: ModelFile) -> None:

@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from engine.config.nodes import NodeSettings
 from engine.config.plan import RunPlan
+from engine.coordinator.nodes import LEFT_OUT
 from engine.errors import ConfigError, SkippyError, UsageError
 from engine.events import NodeState, Notice
 from tests.faults.harness import DEADLINE, Disturbed, disturbed, in_decode, plan
@@ -78,7 +79,7 @@ async def test_a_node_that_cannot_be_reached_is_left_out_with_a_warning(
     gone = NodeSettings("gone", "ws://127.0.0.1:1", TOKEN)
     async with disturbed(replace(reached, nodes=(gone, *reached.nodes[:2]))) as running:
         assert (await running.ask())["token_ids"] == await whole_answer(model)
-        (warning,) = [notice for notice in running.of_kind(Notice) if notice.level == "warning"]
+        (warning,) = [notice for notice in running.of_kind(Notice) if notice.code == LEFT_OUT]
         assert warning.message.startswith("gone is left out: nothing listens at ")
         assert last_states(running)["gone"].state == "left-out"
 

@@ -42,9 +42,15 @@ def every_placement(machines: Cluster, profile: ModelProfile) -> list[Placement]
 
 @settings(max_examples=25, deadline=None)
 @given(
-    seed=st.integers(0, 2**32 - 1), n_nodes=st.integers(1, 6), n_layers=st.integers(1, 4), mtp=st.booleans()
+    seed=st.integers(0, 2**32 - 1),
+    n_nodes=st.integers(1, 6),
+    n_layers=st.integers(1, 4),
+    mtp=st.booleans(),
+    own_first=st.booleans(),  # as in a run over machines that wait, or as with --emulate
 )
-def test_no_placement_on_up_to_six_nodes_is_faster(seed: int, n_nodes: int, n_layers: int, mtp: bool) -> None:
+def test_no_placement_on_up_to_six_nodes_is_faster(
+    seed: int, n_nodes: int, n_layers: int, mtp: bool, own_first: bool
+) -> None:
     rng = np.random.default_rng(seed)
     room = rng.choice([2.0, 4.0, 12.0])
     names = [f"n{index}" for index in range(n_nodes)]
@@ -57,12 +63,12 @@ def test_no_placement_on_up_to_six_nodes_is_faster(seed: int, n_nodes: int, n_la
     machines = cluster(nodes, 0, links)
     profile = model(rng.uniform(0.5, 2, n_layers), native_mtp=mtp)
     drafting = Drafting(most=3, acceptance=0.7)
-    possible = every_placement(machines, profile)
+    possible = [each for each in every_placement(machines, profile) if each[0].node.own or not own_first]
     if not possible:
         with pytest.raises(SkippyError, match="does not fit"):
-            plan_placement(machines, profile, SMALL, drafting)
+            plan_placement(machines, profile, SMALL, drafting, own_first=own_first)
         return
-    plan = plan_placement(machines, profile, SMALL, drafting)
+    plan = plan_placement(machines, profile, SMALL, drafting, own_first=own_first)
     best = min(predict(machines, profile, each, SMALL, drafting).tpot_ms for each in possible)
     assert plan.fastest.prediction.tpot_ms == pytest.approx(best, rel=1e-3)
     assert plan.gap == 0
@@ -164,6 +170,14 @@ def test_it_is_said_how_much_memory_is_missing() -> None:
     assert f"{bytes_of(begun, 10) / 2**30:.2f} GiB of memory are missing" in str(caught.value)
     with pytest.raises(SkippyError, match="cannot be placed in 3 stages"):
         plan_placement(pair(1), profile, SMALL, PLAIN, stages=3)
+
+
+def test_a_machine_without_room_for_the_first_layer_is_named() -> None:
+    machines = cluster([node("front", 0.5, own=True), node("server", 100)], 1)
+    profile = model([1.0] * 10)
+    assert plan_placement(machines, profile, SMALL, PLAIN).chosen.placement[0].node.name == "server"
+    with pytest.raises(SkippyError, match=r"front has the first layers, 0\.00 GiB at least"):
+        plan_placement(machines, profile, SMALL, PLAIN, own_first=True)
 
 
 def test_drafts_are_counted_where_they_pay() -> None:
