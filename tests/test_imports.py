@@ -73,6 +73,22 @@ def test_front_ends_load_no_llama_cpp() -> None:
     assert not {"llama_cpp", "numpy", "gguf", "textual"} & loaded
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "engine.coordinator.process",
+        "engine.stage.process",
+        "engine.cli.stage",
+        "engine.cli.verify",
+        "engine.cli.bench",
+    ],
+)
+def test_programs_that_compute_load_llama_cpp_before_numpy(program: str) -> None:
+    """With CUDA it would crash otherwise, and no machine that runs these tests would show it."""
+    code = f"import sys, {program}\nloaded = list(sys.modules)\n"
+    assert modules_after(code + "assert loaded.index('llama_cpp') < loaded.index('numpy')")
+
+
 def test_the_layers_of_the_design_hold() -> None:
     done = subprocess.run(
         [Path(sys.executable).with_name("lint-imports")],

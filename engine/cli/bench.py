@@ -11,6 +11,7 @@ from pathlib import Path
 
 import orjson
 
+import engine.compute  # noqa: F401 - before NumPy
 from engine.bench.arms import PLAIN, BenchSettings
 from engine.bench.differences import find_differences, reference_of
 from engine.bench.netns import delay_by

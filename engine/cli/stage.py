@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+import engine.compute  # noqa: F401 - before NumPy
 from engine.cli.options import config_file_of, flags_of
 from engine.config.layers import read_config_file
 from engine.config.resolve import TOKEN_VARIABLE, read_token, resolve_plan

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+import engine.compute  # noqa: F401 - before NumPy
 from engine.compute.verify import Verification, VerifyReport, verify_split
 from engine.config.settings import SETTINGS, Setting
 from engine.errors import EXIT_FAILED, EXIT_OK, CutRefused, UsageError

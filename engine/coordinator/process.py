@@ -14,6 +14,7 @@ import signal
 import sys
 from typing import Any
 
+import engine.compute  # noqa: F401 - before NumPy
 from engine.config.plain import plan_from_dict
 from engine.coordinator.engine import Engine
 from engine.coordinator.server import LinkServer

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+import engine.compute  # noqa: F401 - before NumPy
 from engine.errors import SkippyError, UsageError
 
 if TYPE_CHECKING:

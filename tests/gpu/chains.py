@@ -13,6 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import engine.compute  # noqa: F401 - before NumPy
+
+# isort: split
 import numpy as np
 
 from engine.compute.options import ComputeOptions

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import engine.compute  # noqa: F401 - before NumPy
 from engine.bench.machine import machine
 from engine.compute.bindings import bindings
 from engine.compute.exactness import measure_row_exactness
