@@ -49,6 +49,18 @@ def _parser(program: str) -> Parser:
     return parser
 
 
+_STAGE_SETTINGS = (
+    "tls_ca",
+    "threads",
+    "exact",
+    "gpu_layers",
+    "gpu_device",
+    "context",
+    "sequences",
+    "slice_cache_gib",
+)
+
+
 def add_stage_options(parser: argparse.ArgumentParser) -> None:
     """The options of a headless stage."""
     add_setting(parser, SETTINGS["model"])
@@ -74,9 +86,7 @@ def add_stage_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--insecure", action="store_true", help="listen beyond this machine without a token: for anybody"
     )
-    for name in (
-        "tls_ca", "threads", "exact", "gpu_layers", "gpu_device", "context", "sequences", "slice_cache_gib",
-    ):  # fmt: skip
+    for name in _STAGE_SETTINGS:
         add_setting(parser, SETTINGS[name])
     waiting = parser.add_argument_group("while it waits for layers")
     waiting.add_argument(
