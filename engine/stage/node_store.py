@@ -49,7 +49,7 @@ class SliceStore:
     def held(self) -> tuple[HeldSlice, ...]:
         """Slices that can be loaded at once; at most `MAX_HELD`, the newest first."""
         found = [(path, record) for path in self._files("*") if (record := cache.read_record(path))]
-        found.sort(key=lambda item: item[0].stat().st_mtime_ns, reverse=True)
+        found.sort(key=lambda item: item[1].mtime_ns, reverse=True)
         slices = (self._look_into(path, record) for path, record in found)
         return tuple(slice_ for slice_ in slices if slice_ is not None)[:MAX_HELD]
 
