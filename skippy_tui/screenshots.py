@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from textual.events import Key
+from textual.keys import _character_to_key
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
@@ -28,6 +30,8 @@ CLOCK = demo.START + 5.0
 MAIN_DEPTH = 2  # screens while no dialog is open: Textual's own and the main one
 QUIET_TURNS = 3  # turns of the loop without anything to do, after which nothing comes any more
 
+KEY_TEXTS = {"space": " ", "slash": "/"}
+
 Act = Callable[[SkippyApp, ScriptedClient, Pilot[None]], Awaitable[None]]
 
 
@@ -40,6 +44,14 @@ class Scene:
     startup: Callable[[], Sequence[Event]] = demo.ready
     script: Script = demo.answer
     hold: Hold | None = None  # how many events of an answer come
+
+
+async def press(app: SkippyApp, pilot: Pilot[None], *keys: str) -> None:
+    """Press keys, each once the one before is taken; the pilot itself would wait for long after each."""
+    for key in keys:
+        name = key if len(key) > 1 or key.isalnum() else _character_to_key(key)
+        app.post_message(Key(name, key if len(key) == 1 else KEY_TEXTS.get(key)))
+        await pilot.pause(0)
 
 
 async def settle(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
@@ -118,14 +130,14 @@ async def _ask(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> No
 def _ask_and_press(*keys: str) -> Act:
     async def act(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
         await _ask(app, client, pilot)
-        await pilot.press(*keys)
+        await press(app, pilot, *keys)
 
     return act
 
 
 def _press(*keys: str) -> Act:
     async def act(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> None:
-        await pilot.press(*keys)
+        await press(app, pilot, *keys)
 
     return act
 
@@ -145,7 +157,7 @@ async def _log(app: SkippyApp, client: ScriptedClient, pilot: Pilot[None]) -> No
     app.logbook.add("native", "llama_context: n_ctx_seq (4096) < n_ctx_train (8192)")
     app.logbook.add("notice", "warning: replies take the lane backwards")
     app.logbook.add("native", "ggml_backend_cpu: 2 threads")
-    await pilot.press("f12")
+    await press(app, pilot, "f12")
 
 
 def _middle(events: Sequence[Event]) -> int:

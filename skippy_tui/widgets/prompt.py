@@ -79,7 +79,7 @@ A line that begins with `/` is a command: **Tab** completes it, and its argument
         if event.key in ("enter", "tab", *NEW_LINE_KEYS):
             event.prevent_default()
             return
-        # Here and not by a binding: what is written right after Esc may offer suggestions before bindings run.
+        # Not by a binding: what is written right after Esc may offer suggestions before bindings are asked.
         if event.key == "escape" and self.suggestions.display:
             self.suggestions.display = False
             event.stop()

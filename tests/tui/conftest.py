@@ -1,7 +1,8 @@
-"""Every test sees the same clock, zone and colours, whatever the machine is set to."""
+"""Every test sees the same zone and colours, whatever the machine is set to; apps start fast."""
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -17,3 +18,12 @@ def _same_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     os.environ.pop("TZ", None)
     time.tzset()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _garbage_is_collected_rarely() -> Iterator[None]:
+    """An app is very many small objects: looking through them all the time is a good part of a test."""
+    before = gc.get_threshold()
+    gc.set_threshold(200_000, 20, 20)
+    yield
+    gc.set_threshold(*before)

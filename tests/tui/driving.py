@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from textual.events import Key
-from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from engine.client.requests import GenerateRequest
@@ -16,13 +14,11 @@ from engine.config.ui import UiPlan
 from engine.events import Event
 from skippy_tui import demo
 from skippy_tui.app import SkippyApp
-from skippy_tui.screenshots import CLOCK, NOW, settle
+from skippy_tui.screenshots import CLOCK, NOW, press, settle
 from skippy_tui.scripted import Hold, Script, ScriptedClient
 from skippy_tui.store import Store
 from skippy_tui.themes import load_themes, shipped_themes
 from skippy_tui.widgets.messages import FailureMessage, Message, RemarkMessage
-
-KEY_TEXTS = {"space": " "}
 
 # Short, since most tests care about what is done with an answer and not about its length.
 ANSWER = "Yes, `it` works:\n\n```python\nprint(1)\n```\n\nThat is all.\n"
@@ -45,11 +41,8 @@ class Driver:
     said: list[str] = field(default_factory=list)
 
     async def press(self, *keys: str) -> None:
-        """Press keys, each once the one before has been taken; the pilot would wait for long after each."""
-        for key in keys:
-            name = key if len(key) > 1 or key.isalnum() else _character_to_key(key)
-            self.app.post_message(Key(name, key if len(key) == 1 else KEY_TEXTS.get(key)))
-            await self.pilot.pause(0)
+        """Press keys, and wait for what comes of them."""
+        await press(self.app, self.pilot, *keys)
         await self.settle()
 
     async def write(self, text: str) -> None:
