@@ -49,36 +49,60 @@ def added(timings: Timings | None, ms: float) -> Timings:
 
 class RowCosts:
     """Milliseconds by number of rows. Between measured counts it is linear; a single measured count is
-    extended with `growth` times proportionality: 1 for compute (until measured), 0 for the network."""
+    extended with `growth` times proportionality: 1 for compute (until measured), 0 for the network.
+
+    A GPU keeps the graph of the last batch, and makes a new one for a batch of other rows. So the first of
+    several windows of as many rows is measured apart: what it takes more than the others is `switch_ms`.
+    """
 
     def __init__(self, growth: float) -> None:
         self._growth = growth
-        self._timings: dict[int, Timings] = {}
+        self._steady: dict[int, Timings] = {}
+        self._first: dict[int, Timings] = {}
+        self._switch: Timings | None = None
         self._shown: dict[int, float] = {}  # what the last table was made from
 
-    def observe(self, rows: int, ms: float) -> bool:
-        """Add a measurement; True when the last table is no longer good."""
-        timings = self._timings.get(rows)
-        if timings is None:
-            self._timings[rows] = Timings(ms)
-            return True
-        timings.add(ms)
+    def observe(self, rows: int, ms: float, *, first: bool = False) -> bool:
+        """Add a measurement, of the `first` window after one of other rows or of one after the like; True
+        when the last table is no longer good."""
+        steady = self._steady.get(rows)
+        if not first:
+            self._steady[rows] = added(steady, ms)
+        elif steady is None:
+            self._first[rows] = added(self._first.get(rows), ms)
+        else:
+            before = self.switch_ms
+            self._switch = added(self._switch, max(0.0, ms - steady.typical))
+            return abs(self.switch_ms - before) > NOTABLE * steady.typical
         shown = self._shown.get(rows, 0.0)
-        return abs(timings.typical - shown) > NOTABLE * shown
+        return abs(self._typical(rows) - shown) > NOTABLE * shown
+
+    @property
+    def switch_ms(self) -> float:
+        """What a window costs more than usual if the one before it had other rows."""
+        return self._switch.typical if self._switch is not None else 0.0
 
     @property
     def largest(self) -> int:
         """The largest number of rows that was measured, 0 if none was."""
-        return max(self._timings, default=0)
+        return max((*self._steady, *self._first), default=0)
+
+    def _typical(self, rows: int) -> float:
+        """Of a measured number of rows. Where every one was a first, they are no cheaper than fewer rows."""
+        steady = self._steady.get(rows)
+        if steady is not None:
+            return steady.typical
+        fewer = (timings.typical for count, timings in self._steady.items() if count < rows)
+        return max(self._first[rows].typical - self.switch_ms, *fewer, 0.0)
 
     def table(self, most: int) -> list[float]:
         """Milliseconds for 0..most rows; entry 0 is 0, and so are all before the first measurement.
 
         Rows never cost less together than a part of them, nor more than one by one.
         """
-        if not self._timings:
+        self._shown = {rows: self._typical(rows) for rows in {*self._steady, *self._first}}
+        if not self._shown:
             return [0.0] * (most + 1)
-        self._shown = {rows: timings.typical for rows, timings in self._timings.items()}
         known = sorted(self._shown.items())
         table = [0.0]
         segment = 0
@@ -122,6 +146,7 @@ class CostModel:
         self._network = RowCosts(growth=0.0)
         self._draft: Timings | None = None
         self._catch_up: Timings | None = None
+        self.last_rows = 0  # of the last window that was answered
         self._times = LoopTimes([], [], [], 0.0)
         self._changed = True
 
@@ -135,24 +160,28 @@ class CostModel:
         """True while nothing larger than one row was measured on some stage."""
         return any(stage.largest <= 1 for stage in self._stages.values())
 
-    def observe_stage(self, stage: int, rows: int, ms: float) -> None:
-        """Compute of one stage: a part of a window, or a prefill chunk, or a calibration run."""
+    @property
+    def switch_ms(self) -> float:
+        """What a window costs more, on all stages, if the one before it had other rows."""
+        return sum(stage.switch_ms for stage in self._stages.values())
+
+    def observe_stage(self, stage: int, rows: int, ms: float, *, first: bool = False) -> None:
+        """Compute of one stage for a window; `first`: the window before it had other rows."""
         costs = self._stages.get(stage)
         if costs is None:
             costs = self._stages[stage] = RowCosts(growth=1.0)
-        self._changed |= costs.observe(rows, ms)
+        self._changed |= costs.observe(rows, ms, first=first)
 
     def observe_window(
         self, rows: int, times: Sequence[StageTime], elapsed_ms: float, *, head_ms: float = 0.0
     ) -> None:
         """A window came back after `elapsed_ms`; the last stage's compute contains `head_ms` of drafting."""
         accounted = 0.0
+        first, self.last_rows = rows != self.last_rows, rows
         for time in times:
             accounted += (time.queue_us + time.compute_us) / 1000
-            last = time is times[-1]
-            self.observe_stage(
-                time.stage, rows, max(0.0, time.compute_us / 1000 - (head_ms if last else 0.0))
-            )
+            drafting = head_ms if time is times[-1] else 0.0
+            self.observe_stage(time.stage, rows, max(0.0, time.compute_us / 1000 - drafting), first=first)
         self._changed |= self._network.observe(rows, max(0.0, elapsed_ms - accounted))
 
     def observe_drafting(self, drafts: int, ms: float, skipped: int) -> None:

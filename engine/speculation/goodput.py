@@ -9,6 +9,10 @@ millisecond of the best way to decode without what is on offer (plain, or MTP dr
   L(w+1) + B * (S(w+1) + S(2w+1) + ..) + waste, where B = max(M(w), L(w)/d) is the time between replies
   and the waste is what stages still spend on windows that turn out stale.
 
+A window of other rows than the one before it takes longer by what the stages need for the change (much on a
+GPU, which keeps the graph of the last batch; next to nothing on a CPU). So each option also pays for the
+changes from the last window to its own and from there back to the shape of decoding at lambda.
+
 Options differ in how long they last, so they are compared by tokens - lambda * time (the average-reward
 form of tokens per time). What is not worth it by what is known may still be worth finding out: at most
 `EXPLORE` of the time goes into such probes.
@@ -17,6 +21,7 @@ form of tokens per time). What is not worth it by what is known may still be wor
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import ceil, inf
 from operator import itemgetter
 
@@ -49,6 +54,7 @@ class GoodputPolicy:
         self._draft_probed = False  # a draft was asked for to learn, and has not come yet
         self._second_row_due = False  # and is to be verified whatever that costs
         self._width = 0
+        self._steady_rows = 1  # of the windows that make the pace
         self._paced: tuple[LoopTimes | None, int, float] = (None, 0, 0.0)  # pace, and what it was made from
         self._stream_pace = 0.0  # tokens per millisecond of the stream that was last thought of
 
@@ -64,8 +70,10 @@ class GoodputPolicy:
         survivals = self._acceptance.survivals(offer.candidates)
         times = self._costs.times(offer.width_limit + 1)
         pace = self._pace(times)
+        # Without the usual drafts there is no shape to keep: plain decoding may last for long.
+        plain_ms = times.loop[1] + (self._changes_ms(1) if offer.candidates[0].source == "mtp" else 0.0)
         _, choice = max(
-            (1.0 - pace * times.loop[1] + MARGIN, PLAIN),
+            (1.0 - pace * plain_ms + MARGIN, PLAIN),
             self._single(offer, survivals, times, pace),
             self._stream(offer, survivals, times, pace),
             key=itemgetter(0),
@@ -74,6 +82,11 @@ class GoodputPolicy:
             choice = self._probe(survivals[0], times)
         self._count(choice, offer)
         return choice
+
+    def _changes_ms(self, *rows: int) -> float:
+        """What it takes to change to windows of these rows, one after the other, and back to the usual."""
+        shapes = (self._costs.last_rows, *rows, self._steady_rows)
+        return self._costs.switch_ms * sum(a != b for a, b in pairwise(shapes))
 
     def _single(
         self, offer: Offer, survivals: Sequence[float], times: LoopTimes, pace: float
@@ -84,7 +97,7 @@ class GoodputPolicy:
             tokens = 1.0
             for width, survival in enumerate(survivals[: offer.width_limit], start=1):
                 tokens += survival
-                value = tokens - pace * times.loop[width + 1]
+                value = tokens - pace * (times.loop[width + 1] + self._changes_ms(width + 1))
                 if value > best:
                     best, best_width = value, width
         return best, Choice(best_width, 1, "one window")
@@ -103,6 +116,7 @@ class GoodputPolicy:
             first = times.loop[width + 1]
             if offer.refillable:
                 took = first * (1.0 + _reached(survivals, onward, width + 1, width))
+                took += self._changes_ms(width + 1)
                 if took < shortest:
                     shortest, choice = took, Choice(width, 1, "windows in turn")
             if offer.depth_limit > 1:
@@ -111,6 +125,7 @@ class GoodputPolicy:
                 between = max(slowest, loop / depth)
                 waste = WASTE * slowest * slowest / between
                 took = first + between * _reached(survivals, onward, width, width) + waste
+                took += self._changes_ms(width + 1, width)
                 if took < shortest:
                     shortest, choice = took, Choice(width, depth, "pipelined")
                     self._stream_pace = width / between
@@ -134,7 +149,11 @@ class GoodputPolicy:
         """lambda: tokens per millisecond of plain decoding or of the best MTP draft length."""
         seen = self._acceptance.drafts_seen
         if self._paced[:2] != (times, seen):
-            self._paced = (times, seen, max(self._draft_rates(times.loop, 0.0)))
+            rates = self._draft_rates(times.loop, 0.0)
+            usual, best = rates[self._steady_rows - 1 : self._steady_rows], max(rates)
+            if not usual or (best / usual[0] - 1.0) * ADVANCE > best * self._costs.switch_ms:
+                self._steady_rows = rates.index(best) + 1
+            self._paced = (times, seen, rates[self._steady_rows - 1])
         return self._paced[2]
 
     def _draft_rates(self, loop_ms: Sequence[float], hope: float) -> list[float]:
@@ -161,7 +180,9 @@ class GoodputPolicy:
         for drafts in range(1, most + 1):
             survival *= self._acceptance.at_depth(drafts - 1).mean
             tokens += survival
-            gain = tokens - 1.0 - pace * (times.loop[drafts + 1] - times.loop[1])
+            longer_ms = times.loop[drafts + 1] - times.loop[1]
+            longer_ms += self._changes_ms(drafts + 1) - self._changes_ms(1)
+            gain = tokens - 1.0 - pace * longer_ms
             worth = need.fresh * gain - price * self._costs.draft_ms(drafts)
             if worth > best_worth:
                 best, best_worth = drafts, worth
@@ -222,7 +243,8 @@ class GoodputPolicy:
 
     def _probe_loss(self, survival: float, times: LoopTimes) -> float:
         """Milliseconds that a window with one draft is expected to lose against plain decoding."""
-        return max(0.0, times.loop[2] - (1.0 + survival) * times.loop[1])
+        changes_ms = self._changes_ms(2) - self._changes_ms(1)
+        return max(0.0, times.loop[2] + changes_ms - (1.0 + survival) * times.loop[1])
 
     def verified(self, window: Verified) -> None:
         """Charge what a probe has cost."""

@@ -152,6 +152,7 @@ class FakeStage:
         self.busy = False
         self.cancelled = -1
         self.computed_rows = 0
+        self.shape = 0  # rows of the last window
 
     @property
     def length(self) -> int:
@@ -206,6 +207,7 @@ class Simulation:
         return_ms: float,
         mtp: FakeMtp | None = None,
         overhead_ms: float = 0.2,
+        switch_ms: float = 0.0,
         jitter_ms: float = 0.0,
         noise: float = 0.0,
         seed: int = 0,
@@ -219,6 +221,7 @@ class Simulation:
         self._hops_ms = [0.0, *hops_ms, return_ms]
         self._mtp = mtp
         self._overhead_ms = overhead_ms
+        self._switch_ms = switch_ms  # of a stage, for a window of other rows than the last one
         self._jitter_ms = jitter_ms
         self._noise = noise
         self._fallback = fallback
@@ -312,6 +315,9 @@ class Simulation:
             begun = self._now
             stage.compute(message)
             spent = stage.cost(len(message.plan.tokens)) * (1 + self._noise * self._random.random())
+            if len(message.plan.tokens) != stage.shape:
+                stage.shape = len(message.plan.tokens)
+                spent += self._switch_ms
             draft = None
             if index + 1 == len(self.stages):
                 draft, head_ms = self._draft(message)

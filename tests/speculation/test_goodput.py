@@ -198,3 +198,42 @@ def test_drafts_are_tried_where_they_would_pay_if_they_were_good() -> None:
     assert counters.probes > 0
     spent_ms = counters.probes * 2.4
     assert spent_ms < EXPLORE * (counters.pipeline.seconds * 1000 + 64 * 31) + 4 * 2.4
+
+
+def gpu(switch_ms: float, *, last_rows: int) -> CostModel:
+    """Two stages of 1 ms, 0.2 ms for each further row, half of `switch_ms` for other rows; drafts of 0.3 ms."""
+    costs = CostModel()
+    for rows in (1, 2, 3, 4, last_rows):
+        stage_ms = [0.8 + 0.2 * rows] * 2
+        learn(costs, rows, [ms + switch_ms / 2 for ms in stage_ms], 1.0)
+        learn(costs, rows, stage_ms, 1.0)
+    learn(costs, last_rows + 1, [0.8 + 0.2 * (last_rows + 1) + switch_ms / 2] * 2, 1.0)
+    learn(costs, last_rows, [0.8 + 0.2 * last_rows + switch_ms / 2] * 2, 1.0)
+    costs.observe_drafting(1, 0.3, skipped=1)
+    return costs
+
+
+def test_a_window_of_other_rows_has_to_be_worth_the_change() -> None:
+    """Where a stage needs 4 ms to change, a short guess is not worth two changes; a long copy is."""
+    guess, copy = [Candidate(1, "ngram", 6)], CERTAIN
+    cheap, _ = policy(gpu(0.0, last_rows=1))
+    assert cheap.choose(offer(guess)).width == 1
+    dear, _ = policy(gpu(4.0, last_rows=1))
+    assert dear.choose(offer(guess)).width == 0
+    assert dear.choose(offer(copy)).width > 4
+
+
+def test_decoding_with_drafts_keeps_its_shape() -> None:
+    """A draft of which only the first token looks good is sent whole, not in a window of other rows."""
+    draft = [Candidate(1, "mtp", 0, 0.9), Candidate(2, "mtp", 1, 0.0), Candidate(3, "mtp", 2, 0.0)]
+    for switch_ms, width in ((0.0, 1), (4.0, 3)):
+        subject, _ = policy(gpu(switch_ms, last_rows=4), draft_max=3, mtp=0.9)
+        assert subject.draft_budget(need(1.0, 3)) == 3
+        assert subject.choose(offer(draft, refillable=False)).width == width
+
+
+def test_a_small_gain_is_not_worth_another_way_of_decoding() -> None:
+    draft = [Candidate(1, "mtp", 0)]
+    for switch_ms, width in ((0.0, 1), (40.0, 0)):
+        subject, _ = policy(gpu(switch_ms, last_rows=1), draft_max=1, mtp=0.6)
+        assert subject.choose(offer(draft, refillable=False)).width == width

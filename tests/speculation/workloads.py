@@ -68,9 +68,11 @@ def simulate(
     stages: int = 2,
     acceptance: float | None = 0.63,
     costs: CostModel | None = None,
+    switch_ms: float = 0.0,
     **settings: object,
 ) -> Result:
-    """An answer over measured stages, with 10 % of noise; checked to be the right one."""
+    """An answer over measured stages, with 10 % of noise; checked to be the right one. A stage takes
+    `switch_ms` more for a window of other rows than the one before it."""
     prompt, answer = text
     context = LoopContext(
         prompt=prompt,
@@ -89,6 +91,7 @@ def simulate(
         return_ms=rtt_ms / 2,
         mtp=None if acceptance is None else FakeMtp(acceptance, seed=seed),
         overhead_ms=0.4,
+        switch_ms=switch_ms,
         noise=0.1,
         seed=seed,
     )
