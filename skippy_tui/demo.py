@@ -216,7 +216,7 @@ class Simulation:
             self._commit(sent, accepted)
         self.events.append(
             WindowDone(
-                at=self.now + 0.0001,
+                at=self.now,
                 request=self.request,
                 window=sent.window,
                 epoch=sent.epoch,

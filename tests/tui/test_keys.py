@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from textual.command import CommandPalette
 from textual.events import Key
 from textual.keys import _character_to_key
 from textual.widgets import Input, OptionList, RichLog
+from textual.widgets._footer import FooterKey
 
 from engine.config.ui import UiPlan
 from engine.errors import UsageError
@@ -21,9 +23,10 @@ from skippy_tui.screens.compare import CompareScreen
 from skippy_tui.screens.help import USAGE_WIDTH, HelpScreen
 from skippy_tui.screens.history import HistoryScreen
 from skippy_tui.screens.log import LogScreen
+from skippy_tui.screens.rejects import RejectsScreen
 from skippy_tui.screens.settings import SettingsList, SettingsScreen
 from skippy_tui.screenshots import NOW
-from skippy_tui.widgets.messages import AnswerMessage, PromptMessage, answer_figures
+from skippy_tui.widgets.messages import AnswerMessage, Message, PromptMessage, answer_figures
 from skippy_tui.widgets.speculation import SpeculationPanel
 from skippy_tui.widgets.tokens import TokenFlow
 from tests.tui.driving import ANSWER, first_half, running
@@ -42,6 +45,94 @@ async def test_every_key_of_the_table_is_bound_and_every_command_is_in_the_palet
 
 def test_every_usage_fits_its_column_of_the_help() -> None:
     assert [command.usage for command in COMMANDS.values() if len(command.usage) >= USAGE_WIDTH] == []
+
+
+async def test_no_key_stands_twice_in_the_footer_whatever_has_the_focus() -> None:
+    async with running() as driver:
+        await driver.write("a prompt")
+        for focused in (driver.app.main.prompt, *driver.app.main.query(Message)):
+            focused.focus()
+            await driver.settle()
+            shown = [(key.key_display, key.description) for key in driver.app.main.query(FooterKey)]
+            keys, words = zip(*shown, strict=True)
+            assert len(set(keys)) == len(keys)
+            assert len(set(words)) == len(words)
+
+
+async def test_dialogs_open_by_key_and_by_command_and_their_keys_close_them() -> None:
+    closing = {
+        HistoryScreen: ("history", ["escape"]),
+        ChatsScreen: ("chats", ["escape"]),
+        CompareScreen: ("compare", ["f4", "q"]),
+        SettingsScreen: ("settings", ["f2"]),
+        RejectsScreen: ("rejects", ["ctrl+o", "q"]),
+        LogScreen: ("log", ["f12", "q"]),
+        HelpScreen: ("help", ["f1", "q"]),
+        CommandPalette: ("palette", ["escape"]),
+    }
+    async with running() as driver:
+        await driver.write("a prompt")
+        for screen, (name, keys) in closing.items():
+            await driver.write(f"/{name}")
+            for number, key in enumerate(keys):
+                if number:
+                    await driver.press(COMMANDS[name].key)
+                assert isinstance(driver.app.screen, screen)
+                await driver.press(key)
+                assert driver.app.screen is driver.app.main
+
+
+async def test_commands_that_have_a_key_do_the_same_when_they_are_written() -> None:
+    async with running(hold=first_half, size=(120, 40)) as driver:
+        main = driver.app.main
+        await driver.write("a prompt")
+        await driver.write("/tokens")
+        assert main.query_one("#all-tokens", TokenFlow).display
+        await driver.write("/tokens")
+        await driver.write("/panels")
+        assert not main.query_one("#panels").display
+        await driver.write("/stop")
+        assert not driver.app.controller.busy
+        await driver.write("/copy")
+        assert driver.app.clipboard == driver.messages[1]
+        driver.client.go_on()
+        await driver.write("/strategy")
+        assert driver.client.values["strategy"] == "disabled"
+        theme = driver.app.theme
+        await driver.write("/theme")
+        assert driver.app.theme != theme
+        await driver.write("/new")
+        assert driver.messages == []
+        await driver.write("/code")
+        assert "there is no answer yet" in driver.said[-1]
+
+
+async def test_keys_of_a_message_copy_edit_and_ask_again() -> None:
+    async with running() as driver:
+        await driver.write("a prompt")
+        driver.app.main.query_one(PromptMessage).focus()
+        await driver.press("j", "r")
+        assert len(driver.requests) == 2
+        driver.app.main.query_one(AnswerMessage).focus()
+        await driver.press("k", "e")
+        assert driver.messages == []
+        assert driver.app.main.prompt.text == "a prompt"
+        await driver.press("home", "ctrl+d")
+        assert driver.app.main.prompt.text == " prompt"
+        assert driver.app.is_running
+
+
+async def test_arrows_choose_among_suggestions_and_in_lists() -> None:
+    async with running() as driver:
+        for text in ("one", "two", "three"):
+            await driver.write(text)
+        await driver.press("/", "s", "down", "down", "up", "tab")
+        names = [name for name in COMMANDS if name.startswith("s")]
+        assert driver.app.main.prompt.text.strip() == f"/{names[1]}"
+        await driver.press("ctrl+r", "down", "ctrl+r", "up", "enter")
+        assert driver.app.main.prompt.text == "two"
+        await driver.press("f2", "right", "right", "left")
+        assert driver.app.controller.plan.speculation.strategy == "disabled"
 
 
 async def test_palette_runs_a_choice() -> None:
