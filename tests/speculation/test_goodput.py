@@ -201,7 +201,7 @@ def test_drafts_are_tried_where_they_would_pay_if_they_were_good() -> None:
 
 
 def gpu(switch_ms: float, *, last_rows: int) -> CostModel:
-    """Two stages of 1 ms, 0.2 ms for each further row, half of `switch_ms` for other rows; drafts of 0.3 ms."""
+    """Two stages: 1 ms, 0.2 ms for each further row, half of `switch_ms` for other rows; drafts of 0.3 ms."""
     costs = CostModel()
     for rows in (1, 2, 3, 4, last_rows):
         stage_ms = [0.8 + 0.2 * rows] * 2
