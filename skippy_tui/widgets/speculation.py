@@ -139,7 +139,7 @@ def _widths(request: Request, width: int) -> Content:
 
 def _per_window(request: Request) -> Content:
     tokens = f"{figures.mean_committed(request):4.1f} tokens"
-    return _row("a window", tokens, f"  drafts in {percent(figures.propose_rate(request))}")
+    return _row("a window", tokens, f"  drafted {percent(figures.propose_rate(request))}")
 
 
 def _speed(request: Request) -> tuple[Content, Content]:

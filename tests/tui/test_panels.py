@@ -64,6 +64,17 @@ async def test_beside_the_chat_the_panels_take_the_focus_only_to_be_scrolled(
         assert panels.size.height < Size(*size).height
 
 
+async def test_the_welcome_stays_where_it_is_while_lines_come_and_go() -> None:
+    async with running(demo.starting()) as driver:
+        before = driver.app.main.query_one("#welcome Static").region
+        driver.client.put(
+            NodeState(name="a-machine-with-a-long-name", url="", state="left-out", detail="x" * 40)
+        )
+        await driver.settle()
+        after = driver.app.main.query_one("#welcome Static").region
+        assert (after.x, after.width) == (before.x, before.width)
+
+
 @pytest.mark.parametrize("keys", [(), ("ctrl+g",)], ids=["welcome", "panel"])
 async def test_nodes_are_shown_with_their_progress_while_the_engine_starts(keys: tuple[str, ...]) -> None:
     async with running(demo.placing()) as driver:
