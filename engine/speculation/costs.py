@@ -147,6 +147,7 @@ class CostModel:
         self._draft: Timings | None = None
         self._catch_up: Timings | None = None
         self.last_rows = 0  # of the last window that was answered
+        self.switch_ms = 0.0  # what a window costs more, on all stages, if the one before it had other rows
         self._times = LoopTimes([], [], [], 0.0)
         self._changed = True
 
@@ -159,11 +160,6 @@ class CostModel:
     def only_single_rows(self) -> bool:
         """True while nothing larger than one row was measured on some stage."""
         return any(stage.largest <= 1 for stage in self._stages.values())
-
-    @property
-    def switch_ms(self) -> float:
-        """What a window costs more, on all stages, if the one before it had other rows."""
-        return sum(stage.switch_ms for stage in self._stages.values())
 
     def observe_stage(self, stage: int, rows: int, ms: float, *, first: bool = False) -> None:
         """Compute of one stage for a window; `first`: the window before it had other rows."""
@@ -183,6 +179,8 @@ class CostModel:
             drafting = head_ms if time is times[-1] else 0.0
             self.observe_stage(time.stage, rows, max(0.0, time.compute_us / 1000 - drafting), first=first)
         self._changed |= self._network.observe(rows, max(0.0, elapsed_ms - accounted))
+        if first:  # no other window tells
+            self.switch_ms = sum(stage.switch_ms for stage in self._stages.values())
 
     def observe_drafting(self, drafts: int, ms: float, skipped: int) -> None:
         """The MTP head took `ms` for this many drafts, after `skipped` rows that it had not been fed."""

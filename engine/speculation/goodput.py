@@ -150,8 +150,8 @@ class GoodputPolicy:
         seen = self._acceptance.drafts_seen
         if self._paced[:2] != (times, seen):
             rates = self._draft_rates(times.loop, 0.0)
-            usual, best = rates[self._steady_rows - 1 : self._steady_rows], max(rates)
-            if not usual or (best / usual[0] - 1.0) * ADVANCE > best * self._costs.switch_ms:
+            usual, best = rates[self._steady_rows - 1], max(rates)  # tables never get shorter
+            if (best / usual - 1.0) * ADVANCE > best * self._costs.switch_ms:
                 self._steady_rows = rates.index(best) + 1
             self._paced = (times, seen, rates[self._steady_rows - 1])
         return self._paced[2]
