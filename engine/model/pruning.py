@@ -48,9 +48,11 @@ def mark_used(path: Path) -> None:
 def keep_within(folder: Path, most: int, coming: int = 0) -> None:
     """Remove slices below `folder` until the others, and `coming` bytes more, take at most `most` bytes (0:
     any number). What is in use stays, even if that is more."""
+    if not most:
+        return
     kept = _slices(folder)
     excess = sum(each.size for each in kept) + coming - most
-    if most and excess > 0 and _remove(kept, excess) < excess:
+    if excess > 0 and _remove(kept, excess) < excess:
         log.warning("slices in use take more than %.1f GiB; slice_cache_gib may be larger", most / GIB)
 
 
