@@ -3,6 +3,9 @@
 Three tiers are asked in turn: the **context** (this request's own text, lax thresholds), **dynamic** (earlier
 answers, strict thresholds) and **static** (a text corpus, 2-grams only). The first two go from the longest
 n-gram to the shortest; the static counts weigh their candidates.
+
+Most tokens follow one of the largest n-grams of the context, and so does the token after them. Such runs are
+read off the links between these n-grams, without a lookup for each token.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from engine.speculation.ngram_counts import STATIC_NGRAM, Followers, NgramCounts
+from engine.speculation.ngram_match import as_candidates
 from engine.speculation.stream import Candidate
 
 
@@ -54,16 +58,37 @@ class NgramCache:
     def propose(self, pending: Sequence[int], budget: int) -> list[Candidate]:
         """At most `budget` tokens to follow history + pending; each must meet the thresholds of a tier."""
         self.observe()
-        longest = max(self.context.sizes[-1], STATIC_NGRAM)
-        text = [*self._history[-longest:], *pending]
-        candidates: list[Candidate] = []
-        for ahead in range(min(budget, self._max_proposal)):
-            token, size = self._next(text)
-            if size == 0:
+        largest = self.context.sizes[-1]
+        text = [*self._history[-max(largest, STATIC_NGRAM) :], *pending]
+        begin, end = len(text), len(text) + min(budget, self._max_proposal)
+        evidence: list[int] = []
+        while len(text) < end:
+            tokens, size = self._run(text, end - len(text)), largest
+            if not tokens:
+                token, size = self._next(text)
+                if size == 0:
+                    break
+                tokens = [token]
+            matched = size + len(evidence)
+            evidence.extend(range(matched, matched + len(tokens)))
+            text.extend(tokens)
+        return as_candidates(text[begin:], evidence)
+
+    def _run(self, text: list[int], limit: int) -> list[int]:
+        """At most `limit` tokens that `_next` would give one after the other, as far as links lead."""
+        size = self.context.sizes[-1]
+        tokens: list[int] = []
+        if self._static is not None:  # its counts may prefer other followers
+            return tokens
+        samples, percent = LAX.samples[size - 1], LAX.percent[size - 1]
+        followers = self.context.get(tuple(text[-size:]))
+        while followers is not None and len(tokens) < limit:
+            total = followers.total
+            if total < samples or 100 * followers.best_count < percent * total:
                 break
-            text.append(token)
-            candidates.append(Candidate(token, "ngram", size + ahead))
-        return candidates
+            tokens.append(followers.best)
+            followers = followers.after
+        return tokens
 
     def _next(self, text: list[int]) -> tuple[int, int]:
         """(token, size of the n-gram that drafts it); size 0 when no tier does."""

@@ -19,15 +19,20 @@ _FOLLOWER = struct.Struct("<2i")
 
 
 class Followers:
-    """How often each token followed one n-gram."""
+    """How often each token followed one n-gram.
 
-    __slots__ = ("best", "best_count", "counts", "total")
+    `best` is the first token that reached the highest count. `after`, for n-grams of the largest size: the
+    followers of the n-gram that is shifted by it, once both were counted from one text.
+    """
+
+    __slots__ = ("after", "best", "best_count", "counts", "total")
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.total = 0
         self.best = -1
         self.best_count = 0
+        self.after: Followers | None = None
 
     def add(self, token: int, count: int = 1) -> None:
         """Count `token` as a follower."""
@@ -35,7 +40,9 @@ class Followers:
         self.counts[token] = new
         self.total += count
         if new > self.best_count:
-            self.best, self.best_count = token, new
+            if token != self.best:
+                self.best, self.after = token, None
+            self.best_count = new
 
 
 class NgramCounts:
@@ -58,9 +65,11 @@ class NgramCounts:
 
     def count(self, text: Sequence[int], start: int) -> None:
         """Count the tokens of `text` from position `start` on as followers of the n-grams before them."""
-        followers = self._followers
+        followers, largest = self._followers, self.sizes[-1]
+        before = followers.get(tuple(text[start - 1 - largest : start - 1])) if start > largest else None
         for end in range(start, len(text)):
             token = text[end]
+            entry = None
             for size in self.sizes:
                 if size > end:
                     break
@@ -69,6 +78,9 @@ class NgramCounts:
                 if entry is None:
                     entry = followers[ngram] = Followers()
                 entry.add(token)
+            if before is not None and before.best == text[end - 1]:
+                before.after = entry
+            before = entry
 
     def merge(self, other: NgramCounts) -> None:
         """Add the counts of `other`."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Protocol
 
-from engine.speculation.stream import Candidate
+from engine.speculation.stream import NO_CONFIDENCE, Candidate
 
 LONGEST_MATCH = 64  # longer matches say nothing more
 
@@ -36,6 +37,15 @@ def reach_back(history: Sequence[int], end: int, tail: Sequence[int], known: int
     while length < limit and history[end - length - 1] == tail[-length - 1]:
         length += 1
     return length
+
+
+def as_candidates(tokens: Iterable[int], evidence: Iterable[int]) -> list[Candidate]:
+    """Drafted tokens with the matched length before each; `evidence` may be longer than `tokens`.
+
+    `Candidate(..)` ends in the same call; the Python around that takes longer than finding the tokens.
+    """
+    fields = zip(tokens, repeat("ngram"), evidence, repeat(NO_CONFIDENCE), strict=False)
+    return list(map(tuple.__new__, repeat(Candidate), fields))
 
 
 def copy_on(history: Sequence[int], start: int, pending: Sequence[int], count: int) -> list[int]:

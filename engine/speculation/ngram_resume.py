@@ -11,8 +11,9 @@ from. For a few tokens after it broke off, it goes on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 
-from engine.speculation.ngram_match import copy_on, reach_back
+from engine.speculation.ngram_match import as_candidates, copy_on, reach_back
 from engine.speculation.ngram_suffix import NgramSuffix
 from engine.speculation.stream import Candidate
 
@@ -52,7 +53,7 @@ class NgramResume:
         self._start, self._distance = position, position - source
         matched = reach_back(history, source, history[-LONGEST_EDIT:], 0, LONGEST_EDIT)
         tokens = copy_on(history, source, (), budget)
-        return [Candidate(token, "ngram", matched + ahead) for ahead, token in enumerate(tokens)]
+        return as_candidates(tokens, count(matched))
 
     def _source(self) -> int | None:
         """Where to copy from, None when no copy was broken off lately."""

@@ -7,8 +7,9 @@ into themselves (`copy_on`) in place of its minimum length.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 
-from engine.speculation.ngram_match import LONGEST_MATCH, copy_on, reach_back, recent
+from engine.speculation.ngram_match import LONGEST_MATCH, as_candidates, copy_on, reach_back, recent
 from engine.speculation.stream import Candidate
 
 
@@ -40,4 +41,4 @@ class NgramSimple:
             return []
         matched = reach_back(self._history, end, tail, self._size, LONGEST_MATCH)
         tokens = copy_on(self._history, end, pending, min(budget, self._max_proposal))
-        return [Candidate(token, "ngram", matched + ahead) for ahead, token in enumerate(tokens)]
+        return as_candidates(tokens, count(matched))

@@ -7,9 +7,9 @@ compares the newest occurrences backwards and keeps the longest match, the newes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import count, islice
 
-from engine.speculation.ngram_match import copy_on, reach_back, recent
+from engine.speculation.ngram_match import as_candidates, copy_on, reach_back, recent
 from engine.speculation.stream import Candidate
 
 LONGEST_SEED = 8
@@ -51,9 +51,9 @@ class NgramSuffix:
         end, matched = self._longest_match(tail)
         if matched < self._shortest:
             return [], 0
-        count = min(budget, self._max_proposal, max(4, 2 * matched))
-        tokens = copy_on(self._history, end, pending, count)
-        return [Candidate(token, "ngram", matched + ahead) for ahead, token in enumerate(tokens)], end
+        length = min(budget, self._max_proposal, max(4, 2 * matched))
+        tokens = copy_on(self._history, end, pending, length)
+        return as_candidates(tokens, count(matched)), end
 
     def _longest_match(self, tail: Sequence[int]) -> tuple[int, int]:
         """(position after the match, its length); length 0 when the seed never occurred."""

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from engine.speculation.types import Source
 
+NO_CONFIDENCE = -1.0
+
 
 class Candidate(NamedTuple):
     """A drafted token. What is known of it is what its chance of acceptance is estimated from.
@@ -20,7 +22,7 @@ class Candidate(NamedTuple):
     token: int
     source: Source
     evidence: int
-    confidence: float = -1.0
+    confidence: float = NO_CONFIDENCE
 
 
 class Stream:

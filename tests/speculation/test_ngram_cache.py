@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from collections import Counter
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.speculation.ngram_cache import NgramCache
-from engine.speculation.ngram_counts import NgramCounts
+from engine.speculation.ngram_cache import LAX, STATIC_WEIGHT, STRICT, NgramCache, Thresholds
+from engine.speculation.ngram_counts import STATIC_NGRAM, NgramCounts
+
+texts = st.lists(st.integers(0, 2), max_size=80)
 
 
-def cache(history: list[int], smallest: int = 1, largest: int = 4, **tiers: NgramCounts) -> NgramCache:
+def cache(history: list[int], smallest: int = 1, largest: int = 4, **tiers: NgramCounts | None) -> NgramCache:
     return NgramCache(history, smallest=smallest, largest=largest, max_proposal=64, **tiers)
 
 
@@ -99,3 +103,86 @@ def test_counts_that_grew_equal_those_made_at_once(text: list[int], cut: int) ->
         growing.append(token)
         proposer.observe()
     assert proposer.propose([], 20) == cache(text).propose([], 20)
+
+
+def counted(text: list[int], into: NgramCounts) -> NgramCounts:
+    into.count(text, 0)
+    return into
+
+
+def followers_in(text: list[int], ngram: list[int]) -> list[int]:
+    """What followed an n-gram, in order."""
+    size = len(ngram)
+    return [text[end] for end in range(size, len(text)) if text[end - size : end] == ngram]
+
+
+def heaviest(followers: list[int], static: list[int]) -> int:
+    """The most frequent follower: the first that came to its count, or the first that was seen if weighed."""
+    seen = Counter(followers)
+    if static:
+        corpus = Counter(static)
+        return max(seen, key=lambda token: seen[token] * (STATIC_WEIGHT * corpus[token] or 1))
+    running: Counter[int] = Counter()
+    for token in followers:
+        running[token] += 1
+        if running[token] == max(seen.values()):
+            return token
+    raise AssertionError("no followers")
+
+
+def enough(followers: list[int], token: int, thresholds: Thresholds, size: int) -> bool:
+    share = 100 * followers.count(token) / len(followers)
+    return len(followers) >= thresholds.samples[size - 1] and share >= thresholds.percent[size - 1]
+
+
+def next_by_scan(
+    text: list[int], tiers: list[tuple[list[int], Thresholds]], sizes: range, corpus: list[int]
+) -> tuple[int, int] | None:
+    """(token, size of the n-gram) by the rules of the three tiers, counted anew."""
+    weights = followers_in(corpus, text[-STATIC_NGRAM:]) if len(text) >= STATIC_NGRAM else []
+    for source, thresholds in tiers:
+        for size in reversed(sizes):
+            followers = followers_in(source, text[-size:]) if len(text) >= size else []
+            if followers and enough(followers, token := heaviest(followers, weights), thresholds, size):
+                return token, size
+    if weights and enough(weights, token := heaviest(weights, []), LAX, STATIC_NGRAM):
+        return token, STATIC_NGRAM
+    return None
+
+
+@settings(max_examples=400)
+@given(
+    text=texts,
+    steps=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    pending=st.lists(st.integers(0, 3), max_size=6),
+    bounds=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    earlier=st.none() | texts,
+    corpus=st.none() | texts,
+)
+def test_it_drafts_what_a_scan_of_the_whole_text_does(
+    text: list[int],
+    steps: list[int],
+    pending: list[int],
+    bounds: tuple[int, int],
+    earlier: list[int] | None,
+    corpus: list[int] | None,
+) -> None:
+    """Also while the text grows by some tokens at a time, and with every combination of tiers."""
+    sizes = range(min(bounds), max(bounds) + 1)
+    dynamic = None if earlier is None else counted(earlier, NgramCounts())
+    static = None if corpus is None else counted(corpus, NgramCounts(STATIC_NGRAM, STATIC_NGRAM))
+    history: list[int] = []
+    proposer = cache(history, sizes[0], sizes[-1], dynamic=dynamic, static=static)
+    tiers = [(history, LAX), (earlier or [], STRICT)]
+    for step in steps:
+        history.extend(text[len(history) : len(history) + step])
+        ahead, expected = [*history, *pending], []
+        while len(expected) < 20:
+            found = next_by_scan(ahead, tiers, sizes, corpus or [])
+            if found is None:
+                break
+            token, size = found
+            expected.append((token, size + len(expected)))
+            ahead.append(token)
+        drafted = proposer.propose(pending, 20)
+        assert [(candidate.token, candidate.evidence) for candidate in drafted] == expected
