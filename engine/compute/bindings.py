@@ -52,6 +52,7 @@ _LLAMA = (
     "llama_supports_gpu_offload",
     "llama_token",
     "llama_token_data_array",
+    "llama_vocab_is_eog",
     "llama_vocab_n_tokens",
     "ggml_backend_sched_eval_callback",
 )

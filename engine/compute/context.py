@@ -84,6 +84,10 @@ class LoadedModel:
         self.n_embd = int(llama.llama_model_n_embd(self.handle))
         self.n_vocab = int(llama.llama_vocab_n_tokens(self.vocabulary))
 
+    def is_end(self, token: int) -> bool:
+        """Whether a token ends an answer."""
+        return bool(bindings().llama_vocab_is_eog(self.vocabulary, token))
+
     def close(self) -> None:
         """Free the weights; contexts over them must be closed before."""
         if self.handle:

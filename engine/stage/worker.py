@@ -31,6 +31,7 @@ from engine.protocol.messages import (
     TrimSession,
     VerifyWindow,
 )
+from engine.stage.ahead import RunAhead, foresees, verify_now
 from engine.stage.sequences import SequenceTable
 from engine.stage.turns import Turns
 
@@ -82,6 +83,7 @@ class StageWorker:
         self.stage = stage
         self.row_exact = stage.row_exact  # measured, so before any sequence is in use
         self._tail = Tail(stage) if stage.slice.is_last else None
+        self._ahead = RunAhead(self._tail) if self._tail is not None and foresees(stage) else None
         self._sequences = SequenceTable(stage.options.sequences)
         self._jobs: Turns[_Job] = Turns()
         self._busy_since = 0.0
@@ -128,6 +130,8 @@ class StageWorker:
 
     def _run(self) -> None:
         while (job := self._jobs.take()) is not None:
+            if self._ahead is not None and not isinstance(job.message, VerifyWindow):
+                self._ahead.forget()
             if job.message is None:
                 for session in self._sequences.sessions_of(job.lane.number):
                     self._release(job.lane, session)
@@ -138,6 +142,8 @@ class StageWorker:
             self._busy_since = time.monotonic()
             try:
                 self._handle(job.lane, job.message, job.arrived)
+                if self._ahead is not None and not self.queued:
+                    self._ahead.go_on()
             except SkippyError as error:
                 job.lane.reply(self._error(job, error.code, str(error)))
             except Exception as error:  # a fault of ours must reach the coordinator, not end the thread
@@ -156,6 +162,8 @@ class StageWorker:
                 sequence = self._sequences.sequence(lane.number, message.session)
                 if self._tail is not None:
                     self._tail.configure(sequence, message)
+                    if self._ahead is not None:
+                        self._ahead.configure(sequence, message.strategy)
                 else:
                     lane.forward(message)
             case TrimSession():
@@ -175,30 +183,26 @@ class StageWorker:
             self._pass_stale(lane, window)
             return
         sequence = self._sequences.sequence(lane.number, window.session)
-        begun = time.perf_counter()
         if self._tail is None:
+            begun = time.perf_counter()
             hidden = self._forward(sequence, window)
             times = (*window.times, self._time(lane, sequence, arrived, begun))
             lane.forward(replace(window, activations=hidden, times=times))
             return
-        predictions, draft = self._tail.verify(
-            sequence,
-            window.start,
-            window.tokens,
-            window.activations,
-            window.draft_budget,
-            last_only=window.last_only,
-        )
-        times = (*window.times, self._time(lane, sequence, arrived, begun))
+        if self._ahead is not None:
+            verified = self._ahead.verify(sequence, window)
+        else:
+            verified = verify_now(self._tail, sequence, window)
+        time_here = self._time(lane, sequence, arrived, verified.begun, verified.ended)
         lane.reply(
             PredictedTokens(
                 session=window.session,
                 window=window.window,
                 epoch=window.epoch,
                 start=window.predicted[0],
-                predictions=predictions,
-                draft=draft,
-                times=times,
+                predictions=verified.predictions,
+                draft=verified.draft,
+                times=(*window.times, time_here),
             )
         )
 
@@ -252,11 +256,14 @@ class StageWorker:
         else:
             self.stage.release(sequence)
 
-    def _time(self, lane: Lane, sequence: int, arrived: float, begun: float) -> StageTime:
-        ended = time.perf_counter()
+    def _time(
+        self, lane: Lane, sequence: int, arrived: float, begun: float, ended: float | None = None
+    ) -> StageTime:
+        if ended is None:
+            ended = time.perf_counter()
         return StageTime(
             stage=lane.index,
-            queue_us=int((begun - arrived) * 1e6),
+            queue_us=max(0, int((begun - arrived) * 1e6)),  # what was computed ahead waited for nothing
             compute_us=int((ended - begun) * 1e6),
             kv_tokens=self.stage.length(sequence),
         )
