@@ -3,6 +3,9 @@
 Marks of all processes lie on one clock, and with one window under way their order is a window's way through
 the processes. Between two decisions lies one token; the tokens whose marks come in the usual order are taken
 (heartbeats and prefill make others), and every step is the time between neighbouring marks.
+
+A stage that is the whole model computes ahead while the coordinator decides. There the compute thread alone
+makes a token's time, from one window that it takes to the next.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -33,7 +36,7 @@ _QUESTION = "Write a Python function that checks if a number is prime."
 WIRE = "between processes"
 
 # What lies between two points. Where the second is not listed, the first alone says it.
-_STEPS: dict[tuple[Point, Point], str] = {
+_STEPS = {
     (Point.ARRIVED, Point.RECEIVED): "WebSocket frame, checksum, decoding, checks",
     (Point.ARRIVED, Point.SUBMITTED): "WebSocket frame, checksum, decoding, checks",
     (Point.RECEIVED, Point.DECIDING): "dispatch of the reply",
@@ -52,6 +55,10 @@ _STEPS: dict[tuple[Point, Point], str] = {
     (Point.SAMPLED, Point.RECEIVED): "reply, hand-over to the event loop",
     (Point.POSTED, Point.WRITING): "checks, encoding, checksum",
     (Point.WRITING, Point.ARRIVED): "socket: write, kernel, wake-up of the reader",
+}
+_STEPS_AHEAD = _STEPS | {
+    (Point.SAMPLED, Point.TAKEN): "wait for the next window",
+    (Point.TAKEN, Point.COMPUTING): "its reply, hand-over to the event loop, the next batch for llama.cpp",
 }
 
 
@@ -101,7 +108,7 @@ async def measure_budgets(plan: RunPlan, split: int, *, answers: int, tokens: in
         async with _traced_stage(plan, split, stage) as url:
             await _answer(plan, TopologyPlan(remote=(StageAddress(url),)), coordinator, answers, tokens)
         return [
-            budget("one stage", {"engine": read_marks(one)}),
+            budget_ahead("one stage", "engine", read_marks(one)),
             budget("two stages", {"engine, stage 0": read_marks(coordinator), "stage 1": read_marks(stage)}),
         ]
 
@@ -151,6 +158,8 @@ async def _url(process: Process) -> str:
 
 
 Placed = tuple[str, Mark]
+Token = Sequence[Placed]
+StepNames = Mapping[tuple[Point, Point], str]
 
 
 def budget(name: str, marks: dict[str, Sequence[Mark]]) -> Budget:
@@ -158,23 +167,42 @@ def budget(name: str, marks: dict[str, Sequence[Mark]]) -> Budget:
 
     Raises SkippyError if they hold no two tokens that went the same way.
     """
+    tokens = _usual_tokens(marks, Point.DECIDING)
+    return _budget(name, tokens, _STEPS, _work(tokens))
+
+
+def budget_ahead(name: str, process: str, marks: Sequence[Mark]) -> Budget:
+    """Sort the marks of an engine in one stage into the steps of its compute thread. Raises as `budget`."""
+    computing = {mark.thread for mark in marks if mark.point is Point.COMPUTING}
+    tokens = _usual_tokens({process: [mark for mark in marks if mark.thread in computing]}, Point.TAKEN)
+    decisions = [mark for mark in marks if mark.thread not in computing]
+    loop = _work(_usual_tokens({process: decisions}, Point.DECIDING))
+    return _budget(name, tokens, _STEPS_AHEAD, [*loop, *_work(tokens)])
+
+
+def _budget(name: str, tokens: Sequence[Token], names: StepNames, work: Sequence[Work]) -> Budget:
+    steps = len(tokens[0]) - 1
+    return Budget(
+        name=name,
+        tokens=len(tokens),
+        token_us=statistics.median(_microseconds(token[0], token[-1]) for token in tokens),
+        marking_us=steps * mark_cost_us(),
+        steps=tuple(_step(tokens, at, names) for at in range(steps)),
+        work=tuple(work),
+    )
+
+
+def _usual_tokens(marks: dict[str, Sequence[Mark]], cut: Point) -> list[Token]:
+    """The marks between one `cut` and the next, where they come in the order in which they mostly come."""
     merged = [(process, mark) for process, own in marks.items() for mark in own]
     merged.sort(key=lambda placed: placed[1].at)
-    cuts = [at for at, (_, mark) in enumerate(merged) if mark.point is Point.DECIDING]
+    cuts = [at for at, (_, mark) in enumerate(merged) if mark.point is cut]
     tokens = [merged[a : b + 1] for a, b in pairwise(cuts)]
     ways = Counter(_way(token) for token in tokens)
     if not ways or max(ways.values()) < 2:
         raise SkippyError("too few tokens were traced", hint="measure again")
     usual = ways.most_common(1)[0][0]
-    chosen = [token for token in tokens if _way(token) == usual]
-    return Budget(
-        name=name,
-        tokens=len(chosen),
-        token_us=statistics.median(_microseconds(token[0], token[-1]) for token in chosen),
-        marking_us=(len(usual) - 1) * mark_cost_us(),
-        steps=tuple(_step(chosen, at) for at in range(len(usual) - 1)),
-        work=tuple(_work(chosen)),
-    )
+    return [token for token in tokens if _way(token) == usual]
 
 
 def mark_cost_us(marks: int = 2000) -> float:
@@ -187,7 +215,7 @@ def mark_cost_us(marks: int = 2000) -> float:
         return (time.perf_counter() - begun) * 1e6 / marks
 
 
-def _way(token: Sequence[Placed]) -> tuple[tuple[str, Point], ...]:
+def _way(token: Token) -> tuple[tuple[str, Point], ...]:
     return tuple((process, mark.point) for process, mark in token)
 
 
@@ -195,9 +223,9 @@ def _microseconds(first: Placed, last: Placed) -> float:
     return (last[1].at - first[1].at) / 1000
 
 
-def _step(tokens: Sequence[Sequence[Placed]], at: int) -> Step:
+def _step(tokens: Sequence[Token], at: int, names: StepNames) -> Step:
     (process, first), (other, second) = tokens[0][at], tokens[0][at + 1]
-    what = _STEPS.get((first.point, second.point), f"{first.point.name} to {second.point.name}".lower())
+    what = names.get((first.point, second.point), f"{first.point.name} to {second.point.name}".lower())
     times = sorted(_microseconds(token[at], token[at + 1]) for token in tokens)
     margin = len(times) // 20
     return Step(
@@ -209,7 +237,7 @@ def _step(tokens: Sequence[Sequence[Placed]], at: int) -> Step:
     )
 
 
-def _work(tokens: Sequence[Sequence[Placed]]) -> list[Work]:
+def _work(tokens: Sequence[Token]) -> list[Work]:
     """Processor time from a thread's first mark of a token to its first mark of the next one."""
     found = []
     threads = dict.fromkeys((process, mark.thread) for process, mark in tokens[0][:-1])
