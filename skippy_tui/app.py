@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 import time
@@ -23,6 +24,7 @@ from engine.config.settings import nearest
 from engine.config.ui import UiPlan
 from engine.errors import EXIT_INTERRUPTED, SkippyError
 from engine.events import Notice
+from engine.timeouts import TIMEOUTS
 from skippy_tui.commands import COMMANDS, parse
 from skippy_tui.controller import Controller
 from skippy_tui.feed import Client
@@ -32,11 +34,13 @@ from skippy_tui.markdown import Look
 from skippy_tui.palette import ActionProvider
 from skippy_tui.screens.main import MainScreen
 from skippy_tui.store import Store
+from skippy_tui.terminal import TerminalDriver
 from skippy_tui.themes import DEFAULT_THEME, Themes
 
 T = TypeVar("T")
 
 TWICE_SECONDS = 2.0  # between the two presses of Ctrl+C that leave
+ENDING_SECONDS = 2 * TIMEOUTS.engine_stop  # after a signal, for what is left to do
 SEVERITIES: dict[str, SeverityLevel] = {"info": "information", "warning": "warning", "error": "error"}
 
 
@@ -63,7 +67,7 @@ class SkippyApp(App[None]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.themes = themes
-        super().__init__()
+        super().__init__(driver_class=TerminalDriver)
         self.logbook = logbook or LogBook()
         self.engine_log = engine_log
         self.controller = Controller(plan, connect, store, clock, attached=attached)
@@ -112,10 +116,22 @@ class SkippyApp(App[None]):
         self.set_interval(0.2, self.show_notices)
 
     def _end_on_signals(self) -> None:
-        """A terminal that is closed, or a polite kill, ends us as the quit command does."""
+        """A terminal that is closed, or a polite kill, ends us as the quit command does.
+
+        These are no handlers of the event loop: it may be waiting for a terminal that takes no more.
+        """
+        loop = asyncio.get_running_loop()
+
+        def end(number: int, frame: object) -> None:
+            loop.call_soon_threadsafe(self.exit)
+            # An engine of ours ends by itself, as soon as it cannot read from us.
+            last_resort = threading.Timer(ENDING_SECONDS, os._exit, (128 + number,))
+            last_resort.daemon = True
+            last_resort.start()
+
         if threading.current_thread() is threading.main_thread() and not self.is_headless:
             for number in (signal.SIGTERM, signal.SIGHUP):
-                asyncio.get_running_loop().add_signal_handler(number, self.exit)
+                signal.signal(number, end)
 
     def _first_theme(self) -> str:
         wanted = self._ui.theme or self.controller.store.preference("theme", DEFAULT_THEME)

@@ -35,13 +35,6 @@ class KeyParser(XTermParser):
             yield from super()._sequence_to_key_events(sequence, alt)
 
 
-def use_in_terminals() -> None:
-    """Read the keys of terminals like this. Textual has no setting for the parser of its driver."""
-    from textual.drivers import linux_driver
-
-    linux_driver.XTermParser = KeyParser  # type: ignore[misc]
-
-
 def pressed(event: Key, *, writing: bool) -> list[Key]:
     """The keys behind one that was read. Where a text is being written, some of them move by words.
 

@@ -93,10 +93,8 @@ def run_in_terminal(app: SkippyApp, logbook: LogBook) -> int:
 
     Raises what ended the app, once the screen is back.
     """
-    from skippy_tui.keys import use_in_terminals
     from skippy_tui.native import NativeOutput
 
-    use_in_terminals()
     with NativeOutput(lambda line: logbook.add("native", line)):
         app.run()
     if app.fault is not None:

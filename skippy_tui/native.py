@@ -7,6 +7,7 @@ draws on a private copy of the terminal.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -55,7 +56,8 @@ class NativeOutput:
         if self._reader is not None:
             self._reader.join(timeout=1.0)
         if self._terminal is not None:
-            self._terminal.close()
+            with contextlib.suppress(OSError):  # it may be gone
+                self._terminal.close()
 
     def _read(self, descriptor: int) -> None:
         with os.fdopen(descriptor, "r", encoding="utf-8", errors="replace") as pipe:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import select
 import signal
 import struct
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 ENTER_SCREEN, LEAVE_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
+PATIENCE = 20.0  # seconds after which a test gives up
 PROGRAM = Path(__file__).with_name("terminal_app.py")
 
 
@@ -35,20 +37,7 @@ def run_app(mode: str, folder: Path, signal_number: int = 0, keys: bytes = b"") 
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     before = termios.tcgetattr(theirs)
     log = folder / "tui.log"
-    environment = {
-        **os.environ,
-        "TERM": "xterm-256color",
-        "XDG_STATE_HOME": str(folder),
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-    }
-    process = subprocess.Popen(
-        [sys.executable, str(PROGRAM), mode, str(log)],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=environment,
-        start_new_session=True,
-    )
+    process = start_app(mode, folder, theirs)
     output = b""
     while (chunk := _read(ours, process)) is not None:
         output += chunk
@@ -64,10 +53,26 @@ def run_app(mode: str, folder: Path, signal_number: int = 0, keys: bytes = b"") 
     return Ended(process.wait(), output, log.read_text() if log.exists() else "", same)
 
 
+def start_app(mode: str, folder: Path, terminal: int) -> subprocess.Popen[bytes]:
+    """Run the program in a session that the terminal does not belong to: no signal tells that it is gone."""
+    environment = {
+        **os.environ,
+        "TERM": "xterm-256color",
+        "XDG_STATE_HOME": str(folder),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), mode, str(folder / "tui.log")],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env=environment,
+        start_new_session=True,
+    )
+
+
 def _read(descriptor: int, process: subprocess.Popen[bytes]) -> bytes | None:
     """What the program wrote; None once it has ended and everything was read."""
-    import select
-
     readable, _, _ = select.select([descriptor], [], [], 0.1)
     if readable:
         return os.read(descriptor, 65536)
@@ -117,3 +122,24 @@ def test_escape_and_a_key_in_one_piece_stop_the_answer_and_write_the_key(text: s
     check_clean(ended)
     assert ended.code == 0
     assert f"kept True, written {text}" in ended.log
+
+
+def test_a_terminal_that_is_gone_ends_the_app_and_its_engine(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    app = start_app("engine", tmp_path, theirs)
+    os.close(theirs)
+    seen = b""
+    while b"is ready" not in seen:
+        seen += os.read(ours, 65536)
+    children = Path(f"/proc/{app.pid}/task/{app.pid}/children").read_text().split()
+    ends = [os.pidfd_open(int(child)) for child in children]
+    assert ends
+    os.close(ours)
+    assert app.wait(PATIENCE) == 0
+    for end in ends:
+        assert select.select([end], [], [], PATIENCE)[0]
+        os.close(end)
+
+
+def test_a_kill_ends_an_app_that_hangs(tmp_path: Path) -> None:
+    assert run_app("hang", tmp_path, signal.SIGTERM).code == 128 + signal.SIGTERM
