@@ -1,7 +1,15 @@
-"""Where to cut a model so that its stages take equally long.
+"""Where to cut a model so that its stages have equally much to do.
 
-Layers are not equal: the last stage also computes the head, which costs as much as several layers of a small
-model. So the machine is timed (`engine.planning.measure`), once for each model and number of threads.
+Stages work at the same time on the chunks of a prompt, on windows that follow each other without waiting, and
+on several requests. Then the slowest stage sets the pace. A request that is decoded plainly passes one stage
+after the other, so where they begin makes no difference to it.
+
+The head, which the last stage computes, is a large part of a window of a small model, and no part of a
+prompt's chunk: for either alone the cut would be elsewhere. So the work is taken to be half prompts and
+half windows, by the time that one machine would spend on them. A stage's share of it is the mean of its
+shares of both, a sum over its layers, and the best cuts make the largest share as small as can be. That
+share bounds what the stages get done: one over it times what one machine does (the utilization law, Denning
+and Buzen 1978).
 """
 
 from __future__ import annotations
@@ -11,6 +19,7 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import mean
 
 from engine.errors import CutRefused, SkippyError, UsageError
 from engine.model.file import ModelFile
@@ -20,10 +29,12 @@ from engine.planning.profiles import MIB
 
 log = logging.getLogger("skippy.planning")
 
+WINDOWS = 0.5  # of the time; the rest goes into prompts
+
 
 @dataclass(frozen=True, slots=True)
 class CostProfile:
-    """What one row costs in each layer and in the head: microseconds, or bytes read if not measured."""
+    """Each layer's share of the work and the head's, together 1: measured, or by the bytes that are read."""
 
     layers: tuple[float, ...]
     head: float
@@ -36,7 +47,7 @@ class CostProfile:
 def balanced_split(
     model: ModelFile, stages: int, threads: int, *, cache_dir: Path | None = None
 ) -> tuple[int, ...]:
-    """First layers of stages 1.., such that the slowest of the stages is as fast as can be.
+    """First layers of stages 1.., such that the stage with most of the work has as little as can be.
 
     Measures when it is asked for the first time, which takes a few seconds; where that is not possible, the
     bytes that a row reads stand for its time. Raises UsageError if there are fewer layers than stages.
@@ -49,20 +60,32 @@ def balanced_split(
 
 
 def cost_profile(model: ModelFile, threads: int, *, cache_dir: Path | None = None) -> CostProfile:
-    """What single rows cost on this machine; by bytes if it cannot be measured. Never fails."""
+    """What the parts of a model cost on this machine; by bytes if it cannot be measured. Never fails."""
     _, read = layer_bytes(model)
-    layers, head = read[: model.n_layers], head_read_bytes(model)
+    mib = [n_bytes / MIB for n_bytes in read[: model.n_layers]]
     try:
         costs = compute_costs(model, threads, cache_dir=cache_dir)
     except SkippyError as error:
         log.info("the layers of %s cannot be timed, cutting by size: %s", model.name, error)
-        return CostProfile(tuple(map(float, layers)), float(head), measured=False)
-    us = tuple(costs.layer_us[0] * n_bytes / MIB for n_bytes in layers)
-    return CostProfile(us, costs.head_us[0], measured=True)
+        return _profile(mib, [(1.0, head_read_bytes(model) / MIB)], measured=False)
+    return _profile(mib, [*zip(costs.layer_us, costs.head_us, strict=True)], measured=True)
+
+
+def _profile(mib: list[float], windows: list[tuple[float, float]], *, measured: bool) -> CostProfile:
+    """The profile of layers that read `mib` each, from the costs (per MiB, head) of windows.
+
+    Layers cost in proportion to what is read of them, in windows and chunks alike (`ComputeCosts`), so the
+    head's share says it all. It is the mean over windows of all sizes: which come up is up to the text.
+    """
+    head = WINDOWS * mean(head / (per_mib * sum(mib) + head) for per_mib, head in windows)
+    return CostProfile(tuple((1 - head) * part / sum(mib) for part in mib), head, measured)
 
 
 def best_cuts(profile: CostProfile, stages: int, allowed: frozenset[int]) -> tuple[int, ...]:
-    """The cuts with the smallest (slowest stage, sum of squares), by dynamic programming over layers."""
+    """The cuts with the smallest (largest share, sum of squares), by dynamic programming over layers.
+
+    Exact, since the share of a stage depends on nothing but its own layers.
+    """
     n_layers = len(profile.layers)
 
     @cache
