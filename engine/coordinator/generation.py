@@ -89,7 +89,8 @@ class Generation:
         request = setting.request
         self._text = AnswerText(setting.prompts.piece, request.stop)
         self._untold: list[_Answered] = []
-        self._texts: list[str] = []  # texts of committed tokens that have not been reported
+        # Of committed tokens that have not been reported; None: not made yet.
+        self._texts: list[str | None] = []
         self._token_ids = list(request.resume)
         self._resumed_stop = any(self._text.feed(token)[1] for token in request.resume)
         self._measure = AnswerMeasure(started=time.perf_counter(), prompt_tokens=len(setting.prompt))
@@ -377,6 +378,9 @@ class Generation:
         if self._set.prompts.is_end(token):
             self._texts.append("")
             return "end"
+        if not self._set.request.stop:  # its text cannot end the answer, and is made when it is told
+            self._texts.append(None)
+            return None
         text, stopped = self._text.feed(token)
         self._texts.append(text)
         return "stop" if stopped else None
@@ -395,7 +399,7 @@ class Generation:
         count = len(actions.committed)
         texts, self._texts = self._texts[:count], self._texts[count:]
         shown = [
-            (item.token, item.origin, text)
+            (item.token, item.origin, self._text.feed(item.token)[0] if text is None else text)
             for item, text in zip(actions.committed, texts, strict=True)
             if not item.ends
         ]
