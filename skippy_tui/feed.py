@@ -12,10 +12,13 @@ from typing import Any, Protocol
 
 from engine.client.requests import GenerateRequest
 from engine.errors import EngineLost, SkippyError
-from engine.events import EngineState, Event, Notice, RequestFinished
+from engine.events import EngineState, Event, Notice, RequestFinished, RequestStarted
 from engine.protocol.messages import LinkEmulation
 from engine.timeouts import TIMEOUTS
 from engine.view import Request, ViewState, apply
+
+# What somebody may wait for; waking them for every token would cost more than to read it.
+_AWAITED = (EngineState, Notice, RequestStarted, RequestFinished)
 
 
 class Client(Protocol):
@@ -115,8 +118,9 @@ class Feed:
         self.state = apply(event, self.state)
         if isinstance(event, RequestFinished):
             self._ended = event.request
-        async with self._changed:
-            self._changed.notify_all()
+        if isinstance(event, _AWAITED):
+            async with self._changed:
+                self._changed.notify_all()
 
     # -- answers -------------------------------------------------------------------------------------
 

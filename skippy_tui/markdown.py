@@ -11,7 +11,7 @@ import io
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import lru_cache
-from itertools import dropwhile
+from itertools import dropwhile, takewhile
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
@@ -266,13 +266,15 @@ class MarkdownLines:
     def feed(self, text: str) -> int:
         """Add text; returns the first line that is not as it was."""
         first_changed = self._final
+        before = self.lines[first_changed:]
         for part in self._pieces.feed(text):
             if part.begins:
                 self._draw()
                 self._open, self._final, self._joined = "", len(self.lines), part.joined
             self._open += part.text
         self._draw()
-        return first_changed
+        pairs = zip(before, self.lines[first_changed:], strict=False)
+        return first_changed + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def _draw(self) -> None:
         """Draw what may have changed, and settle the blocks that can change no more."""

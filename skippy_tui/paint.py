@@ -6,11 +6,14 @@ nothing around them moves when they change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Callable, Sequence
+from itertools import groupby, pairwise
 from operator import itemgetter
 
+from rich.segment import Segment
+from rich.style import Style as RichStyle
 from textual.content import Content
+from textual.style import Style
 
 from engine.client.sanitize import visible
 from engine.view import Rejection
@@ -132,3 +135,14 @@ def _cell(left: str, right: str) -> tuple[str, str]:
     if not left:
         return "▐", f"{_SHADE[right]} on $track"
     return "▌", f"{_SHADE[left]} on {_SHADE[right]}"
+
+
+def segments_of(line: Content, style_of: Callable[[tuple[str | Style, ...]], RichStyle]) -> list[Segment]:
+    """One line as a terminal takes it. `style_of` gives the look of styles that lie on one another."""
+    text, spans = line.plain, line.spans
+    edges = sorted({0, len(text), *(span.start for span in spans), *(span.end for span in spans)})
+    segments: list[Segment] = []
+    for start, end in pairwise(edges):
+        covering = tuple(span.style for span in spans if span.start <= start < span.end)
+        segments.append(Segment(text[start:end], style_of(covering)))
+    return segments

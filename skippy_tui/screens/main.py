@@ -16,6 +16,7 @@ from textual.widgets import Footer
 from engine.config.ui import UiPlan
 from engine.view import ViewState
 from skippy_tui.commands import bindings, suggestions
+from skippy_tui.compositor import SparingCompositor
 from skippy_tui.controller import Controller
 from skippy_tui.throttle import Throttle
 from skippy_tui.widgets.chat import Chat
@@ -57,6 +58,7 @@ class MainScreen(Screen[None]):
         ui: UiPlan,
     ) -> None:
         super().__init__()
+        self._compositor = SparingCompositor()
         self.set_class(ui.tokens, "-tokens")
         self.set_class(not ui.panels, "-no-panels")
         # Kept, since looking for them would cost the length of the chat at every drawing.

@@ -49,7 +49,7 @@ class AnswerText(GrowingWidget):
             self._drawn.pop(y, None)
         if len(self.lines) != height:
             self.refresh(layout=True)
-        else:
+        elif first_changed < height:
             self.refresh(Region(0, first_changed, self._width, height - first_changed))
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:

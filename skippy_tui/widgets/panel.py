@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.style import Style as RichStyle
 from textual.content import Content
 from textual.geometry import Region, Size
 from textual.strip import Strip
-from textual.visual import Visual
-from textual.widget import Widget
+from textual.style import Style
+
+from skippy_tui.paint import segments_of
+from skippy_tui.widgets.framed import FramedWidget
 
 
-class Panel(Widget):
+class Panel(FramedWidget):
     """Lines of text, of which only those that changed are drawn.
 
     Only when their number changes the screen is arranged anew, which is what costs.
@@ -23,6 +26,7 @@ class Panel(Widget):
         super().__init__(id=id, classes=classes)
         self._lines: list[Content] = []
         self._drawn: dict[int, Strip] = {}
+        self._styles: dict[tuple[str | Style, ...], RichStyle] = {}
         if title:
             self.border_title = title
 
@@ -54,11 +58,19 @@ class Panel(Widget):
             return Strip.blank(self.size.width, self.rich_style)
         strip = self._drawn.get(y)
         if strip is None:
-            room = self.content_size.width
-            strip = self._drawn[y] = Visual.to_strips(self, self._lines[y], room, 1, self.visual_style)[0]
+            strip = self._drawn[y] = Strip(segments_of(self._lines[y], self._style_of))
         return strip
 
+    def _style_of(self, styles: tuple[str | Style, ...]) -> RichStyle:
+        """Styles on one another, on that of the panel. Working it out costs more than the rest of a line."""
+        style = self._styles.get(styles)
+        if style is None:
+            parsed = (Style.parse(style) if isinstance(style, str) else style for style in styles)
+            style = self._styles[styles] = Style.combine([self.visual_style, *parsed]).rich_style
+        return style
+
     def notify_style_update(self) -> None:
+        self._styles.clear()
         self._drawn.clear()
         super().notify_style_update()
 

@@ -13,7 +13,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 from textual.content import Content
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -22,6 +22,7 @@ from engine.view import Request, Token
 from skippy_tui.paint import NEW_LINE, ORIGIN_NAMES, quoted
 from skippy_tui.themes import ORIGINS
 from skippy_tui.widgets.follow import GrowingWidget
+from skippy_tui.widgets.framed import FramedWidget
 
 FLASH_SECONDS = 0.9
 # What tells origins apart where there are no colours.
@@ -43,7 +44,7 @@ class Cell:
     shade: int
 
 
-class TokenFlow(ScrollView, GrowingWidget, can_focus=True):
+class TokenFlow(FramedWidget, ScrollView, GrowingWidget, can_focus=True):
     """Tokens that wrap like text. Redrawn from the state by the main screen."""
 
     HELP = """
@@ -84,12 +85,13 @@ correction. `⏎` is a line break in a token.
             self._request, self._tokens, self._lines = request.id, [], [[]]
             self._flash, self._seen_windows = None, 0
         fresh = request.tokens[len(self._tokens) :]
+        height = 0 if is_new else len(self._lines)
         changed = self._watch_rejects(request) or bool(fresh) or is_new
         for token in fresh:
             self._tokens.append(token)
             self._put(token, len(self._tokens))
         if changed:
-            self._fit()
+            self._fit(height)
             self._label(request)
 
     def _watch_rejects(self, request: Request) -> bool:
@@ -157,7 +159,13 @@ correction. `⏎` is a line break in a token.
             text = text[room:]
         self._lines[-1].append(Cell(text, origin, shade))
 
-    def _fit(self) -> None:
+    def _fit(self, height: int = 0) -> None:
+        """Show the lines; as long as there are `height` of them, all but the last are as they were."""
+        if len(self._lines) == height:
+            last = Region(0, height - 1 - self._first_line(), self.size.width, 1)
+            if self.size.region.contains_region(last):
+                self.refresh(last)
+            return
         if self._whole:
             follow = self.scroll_offset.y >= self.max_scroll_y - 1
             self.virtual_size = Size(self._room, len(self._lines))
@@ -177,14 +185,17 @@ correction. `⏎` is a line break in a token.
 
     # -- drawing ---------------------------------------------------------------------------------------
 
+    def _first_line(self) -> int:
+        """The line at the top."""
+        return self.scroll_offset.y if self._whole else max(len(self._lines) - self.size.height, 0)
+
     def notify_style_update(self) -> None:
         self._styles.clear()
         super().notify_style_update()
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width
-        first = self.scroll_offset.y if self._whole else max(len(self._lines) - self.size.height, 0)
-        number = y + first
+        number = y + self._first_line()
         base = self.rich_style
         if number >= len(self._lines):
             return Strip.blank(width, base)

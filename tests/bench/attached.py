@@ -46,8 +46,10 @@ class Answered:
     """One answer."""
 
     text: str
+    tokens: int
     speed: float  # tokens per second
     share: float = 0.0  # of a core, that the app took while it came
+    cost: float = 0.0  # ms of processor time of the app for a token
 
 
 async def asked_here(engine: RunningEngine, plan: RunPlan, prompt: str, session: str) -> Answered:
@@ -73,8 +75,8 @@ async def asked_in_the_app(attach: list[str], home: Path, prompt: str, size: tup
         async with asyncio.timeout(PATIENCE):
             while (kept := kept_answer(home, prompt)) is None:
                 await asyncio.sleep(SETTLE_SECONDS / 4)
-        share = (app.cpu_seconds - used) / (time.monotonic() - begun)
-    return replace(kept, share=share)
+        used = app.cpu_seconds - used
+    return replace(kept, share=used / (time.monotonic() - begun), cost=used * 1000 / kept.tokens)
 
 
 def kept_answer(home: Path, prompt: str) -> Answered | None:
@@ -93,7 +95,7 @@ def kept_answer(home: Path, prompt: str) -> Answered | None:
 
 def answered(text: str, result: Mapping[str, Any]) -> Answered:
     assert result["finish_reason"] in ("stop", "length"), result
-    return Answered(text, result["timings"]["predicted_per_second"])
+    return Answered(text, result["timings"]["predicted_n"], result["timings"]["predicted_per_second"])
 
 
 async def run(arguments: argparse.Namespace) -> None:
@@ -106,6 +108,7 @@ async def run(arguments: argparse.Namespace) -> None:
     plan = resolve_plan(flags, None)
     size = (120, 40) if arguments.wide else (80, 24)
     ratios: list[float] = []
+    costs: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         process = await EngineProcess.start(plan, home / "engine.log")
@@ -128,16 +131,18 @@ async def run(arguments: argparse.Namespace) -> None:
                 ratio = watched.speed / alone.speed
                 print(
                     f"alone {alone.speed:6.1f} tok/s   with the app {watched.speed:6.1f}   {ratio:.3f}"
-                    f"   app {watched.share:4.0%} of a core"
+                    f"   app {watched.share:4.0%} of a core, {watched.cost:.2f} ms a token"
                     f"{'' if alone.text == watched.text else '   another text!'}"
                     f"{'   (warming up)' if number < 0 else ''}",
                     flush=True,
                 )
                 if number >= 0:
                     ratios.append(ratio)
+                    costs.append(watched.cost)
         finally:
             await process.stop()
     print(f"median {statistics.median(ratios):.3f} (from {min(ratios):.3f} to {max(ratios):.3f})")
+    print(f"the app: median {statistics.median(costs):.2f} ms a token")
 
 
 if __name__ == "__main__":
