@@ -55,9 +55,16 @@ class Answered:
 async def asked_here(engine: RunningEngine, plan: RunPlan, prompt: str, session: str) -> Answered:
     async with EngineClient(engine) as client:
         await ready(client)
-        async for event in client.generate(request_of(plan, [{"role": "user", "content": prompt}], session)):
-            if isinstance(event, RequestFinished):
-                return answered(event.result["text"], event.result)
+        # What the engine learned from the answer before decides how it drafts: it is the same one in the app.
+        await generated(client, plan, WARM_UP, f"{session}-warm-up")
+        await asyncio.sleep(2 * SETTLE_SECONDS)
+        return await generated(client, plan, prompt, session)
+
+
+async def generated(client: EngineClient, plan: RunPlan, prompt: str, session: str) -> Answered:
+    async for event in client.generate(request_of(plan, [{"role": "user", "content": prompt}], session)):
+        if isinstance(event, RequestFinished):
+            return answered(event.result["text"], event.result)
     raise AssertionError("no end")
 
 
