@@ -81,6 +81,7 @@ def test_front_ends_load_no_llama_cpp() -> None:
         "engine.cli.stage",
         "engine.cli.verify",
         "engine.cli.bench",
+        "engine.bench.traced",
     ],
 )
 def test_programs_that_compute_load_llama_cpp_before_numpy(program: str) -> None:

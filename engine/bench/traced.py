@@ -18,6 +18,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import engine.compute  # noqa: F401 - before NumPy
+
 
 class Point(IntEnum):
     """What a window passes, in the order of a token's way."""

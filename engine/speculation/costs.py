@@ -15,6 +15,7 @@ REMEMBERED = 8  # measurements of each number of rows
 OPTIMISM = 0.85  # share of the slope seen so far that further rows are expected to cost
 NOTABLE = 0.04  # relative change for which tables are made anew
 LONG_CATCH_UP = 16  # rows; fewer are part of the price of a draft
+SATURATED = 0.25  # share of its compute that a window has waited at a stage which is never idle
 # Priors, as shares of a plain step's compute: one MTP draft, and one row that the head has to catch up on.
 DRAFT_SHARE = 0.2
 CATCH_UP_SHARE = 0.02
@@ -53,18 +54,29 @@ class RowCosts:
 
     A GPU keeps the graph of the last batch, and makes a new one for a batch of other rows. So the first of
     several windows of as many rows is measured apart: what it takes more than the others is `switch_ms`.
+
+    Windows that other ones accompany take longer where stages share a device. They tell only of rows that no
+    window alone has been measured with, and of changes.
     """
 
     def __init__(self, growth: float) -> None:
         self._growth = growth
         self._steady: dict[int, Timings] = {}
         self._first: dict[int, Timings] = {}
+        self._alone: set[int] = set()
         self._switch: Timings | None = None
         self._shown: dict[int, float] = {}  # what the last table was made from
 
-    def observe(self, rows: int, ms: float, *, first: bool = False) -> bool:
+    def observe(self, rows: int, ms: float, *, first: bool = False, accompanied: bool = False) -> bool:
         """Add a measurement, of the `first` window after one of other rows or of one after the like; True
         when the last table is no longer good."""
+        if rows in self._alone:
+            if accompanied and not first:
+                return False
+        elif not accompanied:
+            self._alone.add(rows)
+            self._steady.pop(rows, None)
+            self._first.pop(rows, None)
         steady = self._steady.get(rows)
         if not first:
             self._steady[rows] = added(steady, ms)
@@ -144,6 +156,7 @@ class CostModel:
     def __init__(self) -> None:
         self._stages: dict[int, RowCosts] = {}
         self._network = RowCosts(growth=0.0)
+        self._crowding: dict[int, Timings] = {}  # by rows
         self._draft: Timings | None = None
         self._catch_up: Timings | None = None
         self.last_rows = 0  # of the last window that was answered
@@ -161,15 +174,24 @@ class CostModel:
         """True while nothing larger than one row was measured on some stage."""
         return any(stage.largest <= 1 for stage in self._stages.values())
 
-    def observe_stage(self, stage: int, rows: int, ms: float, *, first: bool = False) -> None:
-        """Compute of one stage for a window; `first`: the window before it had other rows."""
+    def observe_stage(
+        self, stage: int, rows: int, ms: float, *, first: bool = False, accompanied: bool = False
+    ) -> None:
+        """Compute of one stage for a window; `first`: the window before it had other rows; `accompanied`:
+        others were under way."""
         costs = self._stages.get(stage)
         if costs is None:
             costs = self._stages[stage] = RowCosts(growth=1.0)
-        self._changed |= costs.observe(rows, ms, first=first)
+        self._changed |= costs.observe(rows, ms, first=first, accompanied=accompanied)
 
     def observe_window(
-        self, rows: int, times: Sequence[StageTime], elapsed_ms: float, *, head_ms: float = 0.0
+        self,
+        rows: int,
+        times: Sequence[StageTime],
+        elapsed_ms: float,
+        *,
+        head_ms: float = 0.0,
+        accompanied: bool = False,
     ) -> None:
         """A window came back after `elapsed_ms`; the last stage's compute contains `head_ms` of drafting."""
         accounted = 0.0
@@ -177,10 +199,30 @@ class CostModel:
         for time in times:
             accounted += (time.queue_us + time.compute_us) / 1000
             drafting = head_ms if time is times[-1] else 0.0
-            self.observe_stage(time.stage, rows, max(0.0, time.compute_us / 1000 - drafting), first=first)
+            compute_ms = max(0.0, time.compute_us / 1000 - drafting)
+            self.observe_stage(time.stage, rows, compute_ms, first=first, accompanied=accompanied)
         self._changed |= self._network.observe(rows, max(0.0, elapsed_ms - accounted))
         if first:  # no other window tells
             self.switch_ms = sum(stage.switch_ms for stage in self._stages.values())
+
+    def observe_spacing(self, rows: int, times: Sequence[StageTime], ms: float) -> None:
+        """The last windows of a stream came back `ms` after each other, in the mean.
+
+        Where the last one has waited at its slowest stage, that stage is never idle, and this is what one
+        window takes of it: more than its compute if stages share a device, or the coordinator is slow.
+        """
+        slowest = max(times, key=lambda time: time.compute_us)
+        alone_ms = self.times(rows).slowest[rows]
+        if alone_ms > 0 and slowest.queue_us >= SATURATED * slowest.compute_us:
+            self._crowding[rows] = added(self._crowding.get(rows), max(1.0, ms / alone_ms))
+
+    def crowding(self, rows: int) -> float:
+        """How many times as long as alone a stage takes for a window of a stream; the least that is known of
+        other rows until it is measured."""
+        measured = self._crowding.get(rows)
+        if measured is not None:
+            return measured.typical
+        return min((timings.typical for timings in self._crowding.values()), default=1.0)
 
     def observe_drafting(self, drafts: int, ms: float, skipped: int) -> None:
         """The MTP head took `ms` for this many drafts, after `skipped` rows that it had not been fed."""

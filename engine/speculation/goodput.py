@@ -6,8 +6,9 @@ millisecond of the best way to decode without what is on offer (plain, or MTP dr
 
 - One window with w drafts commits 1 + S(1) + .. + S(w) tokens and takes L(w+1).
 - A stream of windows with w drafts, d under way, commits 1 + S(1) + S(2) + .. and takes
-  L(w+1) + B * (S(w+1) + S(2w+1) + ..) + waste, where B = max(M(w), L(w)/d) is the time between replies
-  and the waste is what stages still spend on windows that turn out stale.
+  L(w+1) + B * (S(w+1) + S(2w+1) + ..) + waste, where B = max(K(w) M(w), L(w)/d) is the time between replies,
+  K(w) >= 1 how much longer a stage takes in a stream than alone (two stages may share one device), and the
+  waste is what stages still spend on windows that turn out stale.
 
 A window of other rows than the one before it takes longer by what the stages need for the change (much on a
 GPU, which keeps the graph of the last batch; next to nothing on a CPU). So each option also pays for the
@@ -120,7 +121,8 @@ class GoodputPolicy:
                 if took < shortest:
                     shortest, choice = took, Choice(width, 1, "windows in turn")
             if offer.depth_limit > 1:
-                loop, slowest = times.loop[width], max(times.slowest[width], 1e-3)
+                loop = times.loop[width]
+                slowest = max(times.slowest[width] * self._costs.crowding(width), 1e-3)
                 depth = min(offer.depth_limit, max(2, ceil(loop / slowest)))
                 between = max(slowest, loop / depth)
                 waste = WASTE * slowest * slowest / between

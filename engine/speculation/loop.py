@@ -214,7 +214,10 @@ class DecodeLoop:
         costs = self._scheduler.costs
         rows, draft = len(flight.plan.tokens), reply.draft
         head_ms = draft.head_us / 1000 if draft is not None else 0.0
-        costs.observe_window(rows, reply.times, elapsed_ms, head_ms=head_ms)
+        accompanied = flight.plan.in_flight > 1 or len(self._pipeline) > 0
+        costs.observe_window(rows, reply.times, elapsed_ms, head_ms=head_ms, accompanied=accompanied)
+        if flight.spacing_ms is not None and reply.times and not head_ms:
+            costs.observe_spacing(rows, reply.times, flight.spacing_ms)
         self._scheduler.rows_not_drafted += rows
         if draft is not None and draft.tokens:
             costs.observe_drafting(len(draft.tokens), head_ms, self._scheduler.rows_not_drafted)

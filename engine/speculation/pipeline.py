@@ -12,6 +12,9 @@ from engine.speculation.statistics import Statistics
 from engine.speculation.stream import Candidate, spans
 from engine.speculation.types import WindowPlan
 
+SPACINGS = 4
+"""Times between replies that are averaged: where stages share a device, some come two at a time."""
+
 
 @dataclass(slots=True)
 class Flight:
@@ -25,6 +28,7 @@ class Flight:
     followed: bool = False  # a candidate came after its last draft
     accepted: int = 0
     stale: bool = False
+    spacing_ms: float | None = None  # mean time between the last replies, this one included, of one stream
 
     @property
     def end(self) -> int:
@@ -44,6 +48,8 @@ class Pipeline:
         self._statistics = statistics
         self._clock = 0.0
         self._stream_depth = 0  # windows allowed while a stream is fed, 0 when none is
+        self._replies: deque[float] = deque(maxlen=SPACINGS + 1)  # when the last ones of one epoch came
+        self._replied_epoch = -1
 
     def __len__(self) -> int:
         return len(self.flights)
@@ -87,7 +93,10 @@ class Pipeline:
     # Replies
 
     def take(self, reply: PredictedTokens) -> Flight:
-        """The window that this reply answers, which is the oldest; raises ProtocolError otherwise."""
+        """The window that this reply answers, which is the oldest; raises ProtocolError otherwise.
+
+        The clock has been advanced to the moment of the reply.
+        """
         if not self.flights:
             raise ProtocolError(f"reply to window {reply.window}, but no window is under way")
         flight = self.flights[0]
@@ -106,7 +115,17 @@ class Pipeline:
                     f"{reply.start}, expected {len(plan.tokens)} from {plan.start}"
                 )
             self.live -= 1
+            self._note_spacing(flight)
         return self.flights.popleft()
+
+    def _note_spacing(self, flight: Flight) -> None:
+        replies = self._replies
+        if self._replied_epoch != flight.plan.epoch or flight.sent_at >= replies[-1]:
+            replies.clear()  # it was not under way when the reply before it came
+            self._replied_epoch = flight.plan.epoch
+        replies.append(self._clock)
+        if len(replies) > 2:
+            flight.spacing_ms = (self._clock - replies[0]) * 1000 / (len(replies) - 1)
 
     def drop_epoch(self) -> int | None:
         """Mark what is left of the running epoch stale; the epoch to cancel, None if nothing is left."""

@@ -208,6 +208,7 @@ class Simulation:
         mtp: FakeMtp | None = None,
         overhead_ms: float = 0.2,
         switch_ms: float = 0.0,
+        one_device: bool = False,
         jitter_ms: float = 0.0,
         noise: float = 0.0,
         seed: int = 0,
@@ -222,6 +223,8 @@ class Simulation:
         self._mtp = mtp
         self._overhead_ms = overhead_ms
         self._switch_ms = switch_ms  # of a stage, for a window of other rows than the last one
+        self._one_device = one_device  # all stages compute on it, one after the other
+        self._device_free = 0.0
         self._jitter_ms = jitter_ms
         self._noise = noise
         self._fallback = fallback
@@ -322,6 +325,9 @@ class Simulation:
             if index + 1 == len(self.stages):
                 draft, head_ms = self._draft(message)
                 spent += head_ms
+            if self._one_device:
+                self._device_free = max(self._device_free, begun) + spent
+                spent = self._device_free - begun
             self._at(spent, partial(self._done, index, message, begun, draft))
 
     def _done(self, index: int, message: Message, begun: float, draft: Draft | None) -> None:

@@ -144,3 +144,30 @@ def test_a_model_tells_first_windows_by_their_rows() -> None:
         model.observe_window(rows, times(ms, ms), 2 * ms + 1)
     assert model.switch_ms == pytest.approx(2 * 3.0)
     assert model.times(2).loop[1:] == pytest.approx([5.0, 7.0])
+
+
+def test_windows_in_company_tell_only_of_rows_that_were_not_measured_alone() -> None:
+    model = CostModel()
+    model.observe_window(1, times(4.0, 6.0), 12.0)
+    for _ in range(10):
+        model.observe_window(1, times(8.0, 12.0), 30.0, accompanied=True)
+    for _ in range(10):
+        model.observe_window(4, times(14.0, 20.0), 70.0, accompanied=True)
+    assert model.times(4).slowest[1] == pytest.approx(6.0)
+    assert model.times(4).slowest[4] == pytest.approx(20.0)
+    for _ in range(3):
+        model.observe_window(4, times(10.0, 15.0), 30.0)
+    assert model.times(4).slowest[4] == pytest.approx(15.0)
+
+
+def test_a_stream_shows_how_much_longer_a_stage_takes_in_company() -> None:
+    model = CostModel()
+    model.observe_window(1, times(4.0, 6.0), 12.0)
+    assert model.crowding(1) == 1.0
+    model.observe_spacing(1, times(4.0, 6.0, queue_ms=0.1), 60.0)  # the stage was idle between the two
+    assert model.crowding(1) == 1.0
+    model.observe_spacing(1, times(8.0, 12.0, queue_ms=11.0), 12.0)
+    assert model.crowding(1) == pytest.approx(2.0)
+    assert model.crowding(4) == pytest.approx(2.0)  # the least that is known
+    model.observe_spacing(1, times(4.0, 6.0, queue_ms=6.0), 3.0)
+    assert model.crowding(1) >= 1.0

@@ -82,6 +82,15 @@ def test_windows_keep_their_shape_where_a_change_is_dear(strategy: str) -> None:
         assert plain.elapsed_ms / result.elapsed_ms >= 0.8
 
 
+def test_stages_that_share_a_device_are_seen_to_slow_each_other_down() -> None:
+    """As two stages on one GPU do: what a stage takes alone is not what it takes in a stream."""
+    for seed in SEEDS:
+        for text, least in ((rename(seed), 0.97), (copy(seed), 1.5), (novel(seed), 0.97)):
+            plain = simulate(text, 0, "disabled", seed=seed, one_device=True)
+            result = simulate(text, 0, "auto", seed=seed, one_device=True)
+            assert plain.elapsed_ms / result.elapsed_ms >= least
+
+
 def test_what_was_learnt_of_the_machines_serves_the_next_request() -> None:
     costs = CostModel()
     first = simulate(copy(0), 20, "ngram-suffix", costs=costs)

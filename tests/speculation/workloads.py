@@ -69,10 +69,11 @@ def simulate(
     acceptance: float | None = 0.63,
     costs: CostModel | None = None,
     switch_ms: float = 0.0,
+    one_device: bool = False,
     **settings: object,
 ) -> Result:
     """An answer over measured stages, with 10 % of noise; checked to be the right one. A stage takes
-    `switch_ms` more for a window of other rows than the one before it."""
+    `switch_ms` more for a window of other rows than the one before it; on `one_device` stages take turns."""
     prompt, answer = text
     context = LoopContext(
         prompt=prompt,
@@ -92,6 +93,7 @@ def simulate(
         mtp=None if acceptance is None else FakeMtp(acceptance, seed=seed),
         overhead_ms=0.4,
         switch_ms=switch_ms,
+        one_device=one_device,
         noise=0.1,
         seed=seed,
     )
