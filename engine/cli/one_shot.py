@@ -12,6 +12,7 @@ from engine.cli.interrupts import Interrupts
 from engine.cli.output import AnswerWriter
 from engine.cli.session import Session
 from engine.cli.setup import FrontEnd, request_of
+from engine.client.requests import GenerateRequest
 from engine.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, SkippyError, reported_error
 from engine.view import Request
 
@@ -23,20 +24,27 @@ async def run_one_shot(front_end: FrontEnd, prompt: str) -> int:
         session = front_end.session(interrupts, writer)
         try:
             await session.open()
-            return await _answer(front_end, session, prompt, interrupts)
+            request = request_of(front_end.plan, [{"role": "user", "content": prompt}], session="one-shot")
+            return await _answer(front_end, session, request, interrupts, writer)
         finally:
-            if writer is not None:
-                writer.end_line()
             await session.client.close()
 
 
-async def _answer(front_end: FrontEnd, session: Session, prompt: str, interrupts: Interrupts) -> int:
-    request = request_of(front_end.plan, [{"role": "user", "content": prompt}], session="one-shot")
+async def _answer(
+    front_end: FrontEnd,
+    session: Session,
+    request: GenerateRequest,
+    interrupts: Interrupts,
+    writer: AnswerWriter | None,
+) -> int:
     failure: SkippyError | None = None
     try:
         await session.answer(request)
     except SkippyError as error:
         failure = error
+    finally:
+        if writer is not None:
+            writer.end_line()
     answered = session.state.request
     if front_end.json:
         print(orjson.dumps(_json_result(answered, failure)).decode())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Callable
 from typing import TextIO
 
 import orjson
@@ -20,6 +22,18 @@ from engine.events import (
 from engine.view import ViewState
 
 LEVELS = ("debug", "info", "warning", "error")
+
+BeginLine = Callable[[], None]
+"""Called before a line is written, to finish the one that an answer has begun on the same terminal."""
+
+
+def same_terminal(one: TextIO, other: TextIO) -> bool:
+    """Whether two streams end on one screen."""
+    return one.isatty() and other.isatty() and os.path.sameopenfile(one.fileno(), other.fileno())
+
+
+def nothing_begun() -> None:
+    """A `BeginLine` for streams that no answer is written to."""
 
 
 class AnswerWriter:
@@ -51,8 +65,9 @@ class AnswerWriter:
 class Progress:
     """One line on a terminal that says what is awaited; it is gone before anything else is written."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, begin_line: BeginLine = nothing_begun) -> None:
         self._stream = stream
+        self._begin_line = begin_line
         self._enabled = stream.isatty()
         self._shown = False
 
@@ -68,6 +83,7 @@ class Progress:
     def show(self, text: str) -> None:
         """Replace the line."""
         if self._enabled:
+            self._begin_line()
             width = max(shutil.get_terminal_size().columns - 2, 10)
             self._stream.write(f"\r\x1b[K{one_line(text)[:width]}")
             self._stream.flush()
@@ -84,9 +100,10 @@ class Progress:
 class NoticePrinter:
     """Prints warnings and errors of the engine, one line each."""
 
-    def __init__(self, stream: TextIO, program: str) -> None:
+    def __init__(self, stream: TextIO, program: str, begin_line: BeginLine = nothing_begun) -> None:
         self._stream = stream
         self._program = program
+        self._begin_line = begin_line
 
     def __call__(self, event: Event, state: ViewState) -> None:
         if isinstance(event, ModelReady):
@@ -97,6 +114,7 @@ class NoticePrinter:
             self._print("warning" if event.level == "warning" else "", text)
 
     def _print(self, kind: str, text: str) -> None:
+        self._begin_line()
         prefix = f"{self._program}: {kind}: " if kind else f"{self._program}: "
         print(prefix + one_line(text), file=self._stream, flush=True)
 
@@ -104,13 +122,15 @@ class NoticePrinter:
 class EventLog:
     """Every event of a level or above as one line: an object of JSON, or words for people."""
 
-    def __init__(self, stream: TextIO, style: str, level: str) -> None:
+    def __init__(self, stream: TextIO, style: str, level: str, begin_line: BeginLine = nothing_begun) -> None:
         self._stream = stream
+        self._begin_line = begin_line
         self._write = _json_line if style == "json" else _pretty_line
         self._least = LEVELS.index(level)
 
     def __call__(self, event: Event, state: ViewState) -> None:
         if LEVELS.index(_level_of(event)) >= self._least:
+            self._begin_line()
             print(self._write(event), file=self._stream, flush=True)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.cli.interrupts import Interrupts
-from engine.cli.output import EventLog, NoticePrinter, Progress
+from engine.cli.output import AnswerWriter, EventLog, NoticePrinter, Progress, nothing_begun, same_terminal
 from engine.cli.session import Listener, Session
 from engine.client.client import EngineClient, LocalEngine
 from engine.client.process import ENGINE_COMMAND
@@ -28,18 +28,21 @@ class FrontEnd:
     log_level: str | None = None
     engine_command: Sequence[str] | None = None
 
-    def session(self, interrupts: Interrupts, writer: Listener | None) -> Session:
+    def session(self, interrupts: Interrupts, writer: AnswerWriter | None) -> Session:
         """A session whose engine is not started yet. Answers go to `writer`."""
         command = self.engine_command or ENGINE_COMMAND
         client = EngineClient(LocalEngine(self.plan, log_dir() / "engine.log", command))
-        listeners: list[Listener] = [Progress(sys.stderr)]
+        begin_line = nothing_begun
+        if writer is not None and same_terminal(sys.stdout, sys.stderr):
+            begin_line = writer.end_line
+        listeners: list[Listener] = [Progress(sys.stderr, begin_line)]
         if self.log_format != "json":  # there, notices are lines of the log
-            listeners.append(NoticePrinter(sys.stderr, self.program))
+            listeners.append(NoticePrinter(sys.stderr, self.program, begin_line))
         if writer is not None:
             listeners.append(writer)
         if self.log_format:
             level = self.log_level or ("debug" if self.log_format == "json" else "info")
-            listeners.append(EventLog(sys.stderr, self.log_format, level))
+            listeners.append(EventLog(sys.stderr, self.log_format, level, begin_line))
         return Session(client, listeners, interrupts)
 
 

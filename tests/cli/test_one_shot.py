@@ -284,3 +284,39 @@ def test_a_terminal_sees_what_is_awaited_and_the_line_goes_away(terminal: OpenTe
     before, _, after = screen.seen.partition("reading the model 50%")
     assert before == "\r\x1b[K"
     assert after == "\r\x1b[Khello there\r\n"
+
+
+WARNING = "skippy-prompt: warning: a fallback\r\n"
+
+
+def test_a_warning_in_mid_answer_is_a_line_of_its_own_on_the_terminal(terminal: OpenTerminal) -> None:
+    screen = terminal("one warn")
+    assert screen.wait() == 0
+    assert screen.seen.endswith(f"one\r\n{WARNING} warn\r\n")
+
+
+def test_a_warning_between_lines_or_at_the_end_leaves_no_empty_line(terminal: OpenTerminal) -> None:
+    screen = terminal("--max-tokens", "1", "one\n warn warn")
+    assert screen.wait() == 0
+    assert screen.seen.endswith("one\r\n")
+    screen = terminal("one\nwarn warn")
+    assert screen.wait() == 0
+    assert screen.seen.endswith(f"one\r\nwarn\r\n{WARNING} warn\r\n")
+    screen = terminal("warn die")
+    assert screen.wait() == 1
+    assert "\r\n\r\n" not in screen.seen.replace("\r\x1b[K", "")
+    assert f"{WARNING}warn\r\n" in screen.seen
+
+
+def test_a_warning_adds_nothing_to_an_answer_that_goes_elsewhere(tmp_path: Path) -> None:
+    done = run([*PROMPT, "one warn"], tmp_path)
+    assert (done.stdout, done.stderr) == ("one warn\n", WARNING.replace("\r", ""))
+
+
+def test_an_engine_that_does_not_stop_is_told_below_the_answer(terminal: OpenTerminal) -> None:
+    screen = terminal("first hang")
+    screen.expect("first")
+    screen.type("\x03")
+    assert screen.wait() == 130
+    assert "first^C\r\n" in screen.seen
+    assert screen.seen.endswith("skippy-prompt: interrupted\r\n")
