@@ -11,29 +11,37 @@ from typing import Any, NoReturn
 from engine.config.kinds import Address, Items, Switch, Text, Url
 from engine.config.layers import read_topology_file
 from engine.config.nodes import NodeSettings
-from engine.config.settings import SETTINGS, TABLES, Setting, nearest, settings_of
+from engine.config.settings import SETTINGS, TABLES, Setting, closest, settings_of
 from engine.config.tables import absolute
 from engine.errors import UsageError
 from engine.planning.lock import is_lock, node_of, read_lock
 
 
 class Parser(argparse.ArgumentParser):
-    """Wrong calls become a `UsageError` of one line that names the nearest option."""
+    """Wrong calls become a `UsageError` of one line that names the nearest option.
 
-    def __init__(self, **options: Any) -> None:
+    `word_hint` is said of a word too many, instead of where the options are listed.
+    """
+
+    def __init__(self, *, word_hint: str = "", **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
+        self._help_hint = f"{self.prog} --help lists what there is"
+        self._word_hint = word_hint or self._help_hint
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message, hint=f"{self.prog} --help lists what there is")
+        raise UsageError(message, hint=self._help_hint)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            known = [flag for flag in self._option_string_actions if flag.startswith("--")]
-            raise UsageError(
-                f"unknown option {unknown[0]}", hint=nearest(unknown[0].partition("=")[0], known)
-            )
+            raise self._unknown(unknown[0])
         return parsed, unknown
+
+    def _unknown(self, word: str) -> UsageError:
+        if not word.startswith("-"):
+            return UsageError(f"{word!r} is one word too many", hint=self._word_hint)
+        flag = closest(word.partition("=")[0], [f for f in self._option_string_actions if f[:2] == "--"])
+        return UsageError(f"unknown option {word}", hint=f"did you mean {flag}?" if flag else self._help_hint)
 
 
 def add_settings(parser: argparse.ArgumentParser, tables: Iterable[str] = TABLES) -> None:

@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog=PROGRAM,
         usage=f"{PROGRAM} [OPTIONS] [PROMPT]",
+        word_hint=f'the prompt must be in quotes: {PROGRAM} "Why is the sky blue?"',
         description="Answer a prompt with a model that is cut by layers into stages. Without a prompt, and "
         "with a terminal as standard input: a REPL. A setting is taken from its flag, else from skippy.toml.",
     )

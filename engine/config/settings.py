@@ -77,18 +77,19 @@ class Described(Protocol):
 def nearest(word: str, known: Iterable[str]) -> str:
     """`did you mean ...?` for a word that is not known, or which words are."""
     words = list(known)
-    close = _closest(word, words)
+    close = closest(word, words)
     return f"did you mean {close}?" if close else f"known: {', '.join(words)}"
 
 
 def nearest_setting(word: str, known: Mapping[str, Described]) -> str:
     """`nearest` among settings; the one that may have been meant is told with what it takes."""
-    close = _closest(word, known)
+    close = closest(word, known)
     takes = f" It takes {known[close].kind.allowed}" if close else ""
     return nearest(word, known) + takes
 
 
-def _closest(word: str, known: Iterable[str]) -> str:
+def closest(word: str, known: Iterable[str]) -> str:
+    """The known word that was probably meant, or an empty text."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return close[0] if close else ""
 

@@ -87,6 +87,8 @@ def test_a_system_message_comes_before_the_prompt_unless_raw(
         (["misuse"], 2, "the prompt is too long; shorten it"),
         (["--window-min", "0", "x"], 2, "--window-min must be a whole number between 1 and 256"),
         (["--widnow-min", "2", "x"], 2, "did you mean --window-min?"),
+        (["--zzz", "x"], 2, "unknown option --zzz; skippy-prompt --help lists what there is"),
+        (["Why", "is", "the", "sky"], 2, "'is' is one word too many; the prompt must be in quotes"),
         (["--strategy"], 2, "expected one argument"),
         (["   "], 2, "the prompt is empty"),
         (["--topology", "none.toml", "x"], 2, "cannot read none.toml"),

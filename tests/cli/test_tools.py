@@ -99,6 +99,7 @@ def test_the_schema_is_json(tool: Tool) -> None:
         (("stage", "--layers", "0:3", "--listen", "here"), "--listen 'here' is no address"),
         (("stage", "--layers", "0:3", "--threads", "x"), "--threads must be a whole number"),
         (("stage", "--layers", "0:3", "--thread", "2"), "did you mean --threads?"),
+        (("models", "llama"), "'llama' is one word too many; skippy-engine models --help lists"),
         (("verify", "demo", "--splits", "x"), "--splits must be a whole number"),
         (("models", "--fetch", "llama"), "invalid choice: 'llama'"),
     ],
