@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from engine.client.requests import GenerateRequest, emulation_of
 from engine.coordinator.engine import Engine, refusal
 from engine.errors import SkippyError, UsageError
 from engine.events import Event, EventsDropped, Notice
+from engine.transport.server import bind
 
 log = logging.getLogger("skippy.link")
 
@@ -82,12 +84,11 @@ class LinkServer:
             front_end.put(event)
 
     async def start(self, engine: Engine, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Listen; returns the URL."""
+        """Listen; returns the URL. Raises LinkError if the address cannot be used."""
         self._engine = engine
         self._server = await serve(
             self._attached,
-            host,
-            port,
+            sock=bind(socket.AF_INET, host, port),
             compression=None,
             max_size=MAX_FRAME,
             ping_interval=None,

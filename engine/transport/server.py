@@ -199,7 +199,7 @@ async def serve_links(
             hint="give --token-file, or --insecure if the network is yours alone",
         )
     server = Server(token, on_hello, on_link, busy, timeouts, max_links)
-    await server.listen(_bind(family, ip, port), ssl)
+    await server.listen(bind(family, ip, port), ssl)
     return server
 
 
@@ -215,8 +215,8 @@ async def _resolve(host: str, port: int) -> tuple[int, str]:
     return family, str(address[0])
 
 
-def _bind(family: int, ip: str, port: int) -> socket.socket:
-    """A listening socket."""
+def bind(family: int, ip: str, port: int) -> socket.socket:
+    """A listening socket. Raises LinkError if the address cannot be used."""
     address = Address(ip, port)
     try:
         return socket.create_server((ip, port), family=family, backlog=MAX_LINKS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -109,6 +110,14 @@ def test_a_wrong_call_is_one_line_and_ends_with_2(tool: Tool, arguments: tuple[s
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert words in err
     assert err.startswith("skippy-engine: ")
+
+
+def test_a_port_that_is_in_use_is_named(tool: Tool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, out, err = tool("serve", "--port", str(port))
+    hint = "stop the other process or choose another port"
+    assert (code, out, err) == (1, "", f"skippy-engine: port {port} of 127.0.0.1 is in use; {hint}\n")
 
 
 def test_engine_only_is_the_same_under_its_own_name(tool: Tool, capsys: pytest.CaptureFixture[str]) -> None:
