@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -13,6 +14,11 @@ from collections.abc import Callable
 
 from engine.client.sanitize import one_line
 from engine.errors import EXIT_FAILED, EXIT_INTERRUPTED, SkippyError
+
+# What a machine may refuse at any time without a fault of ours.
+_REFUSALS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM}
+)
 
 
 class Interrupted(SkippyError):
@@ -40,19 +46,34 @@ def run_command(program: str, command: Callable[[], int]) -> int:
         print_error(program, str(Interrupted()))
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has enough. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # Whoever read our output has enough.
+        _discard(1)
         return EXIT_FAILED
     except Exception as error:
-        print_error(program, f"{type(error).__name__}: {error}; this is a fault of ours{_record(program)}")
+        if isinstance(error, OSError) and error.errno in _REFUSALS:
+            _discard(1)
+            what = f"use {error.filename}" if error.filename else "write the output"
+            print_error(program, f"cannot {what}: {error.strerror}")
+        else:
+            print_error(
+                program, f"{type(error).__name__}: {error}; this is a fault of ours{_record(program)}"
+            )
         return EXIT_FAILED
 
 
 def print_error(program: str, text: str) -> None:
     """One line on standard error, even when that is closed."""
-    with contextlib.suppress(OSError, ValueError):
+    try:
         erase = "\r\x1b[K" if sys.stderr.isatty() else ""  # a line of progress may stand there
         print(f"{erase}{program}: {one_line(text)}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        _discard(2)
+
+
+def _discard(descriptor: int) -> None:
+    """Write no more there: Python would complain of what is left, and change the exit code, when it ends."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def _record(program: str) -> str:

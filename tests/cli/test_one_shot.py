@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 from collections.abc import Callable
@@ -322,3 +323,50 @@ def test_an_engine_that_does_not_stop_is_told_below_the_answer(terminal: OpenTer
     assert screen.wait() == 130
     assert "first^C\r\n" in screen.seen
     assert screen.seen.endswith("skippy-prompt: interrupted\r\n")
+
+
+@pytest.mark.parametrize("arguments", [["one two"], ["--json", "one two"], ["--print-config"]])
+def test_a_full_disk_is_one_line(tmp_path: Path, arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*PROMPT, *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment(tmp_path),
+            timeout=30,
+            check=False,
+        )
+    line = b"skippy-prompt: cannot write the output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, line)
+
+
+def test_a_terminal_that_goes_away_ends_the_answer(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    with open(tmp_path / "errors", "wb") as errors:
+        process = subprocess.Popen(
+            [*PROMPT, "--max-tokens", "1000000", "endless"],
+            stdout=theirs,
+            stderr=errors,
+            env=environment(tmp_path),
+        )
+    os.close(theirs)
+    assert os.read(ours, 4) == b"word"
+    os.close(ours)
+    assert process.wait(30) == 1
+    line = "skippy-prompt: cannot write the output: Input/output error\n"
+    assert (tmp_path / "errors").read_text() == line
+
+
+def test_without_any_terminal_left_the_exit_code_stands(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*PROMPT, "--max-tokens", "1000000", "endless"],
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(tmp_path),
+    )
+    os.close(theirs)
+    while b"word" not in os.read(ours, 4096):
+        pass
+    os.close(ours)
+    assert process.wait(30) == 1
