@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
+from engine.bench.threads import on_thread
 from engine.compute.rpc import check_library, remote_device, serve
 from engine.compute.whole_loop import PlainLoop
 from engine.errors import SkippyError
@@ -42,13 +43,13 @@ async def rpc_loop(
         def load() -> PlainLoop:
             device = remote_device(library, f"{_HOST}:{port}")
             layers = model.n_layers + model.n_nextn - split + 1  # llama.cpp counts the head as one
-            return PlainLoop(
+            loop = PlainLoop(
                 model.path, context=context, threads=threads, gpu_layers=layers, devices=(device,)
             )
+            stack.callback(loop.close)  # here, for the case that nobody waits for it any more
+            return loop
 
-        loop = await asyncio.to_thread(load)
-        stack.callback(loop.close)
-        yield loop
+        yield await on_thread(load)
 
 
 @asynccontextmanager

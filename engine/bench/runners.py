@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -12,6 +13,7 @@ from engine.bench.arms import Arm, BenchSettings, Kind
 from engine.bench.measurement import Turn
 from engine.bench.netns import stage_behind_delay
 from engine.bench.rpc import rpc_loop
+from engine.bench.threads import on_thread
 from engine.bench.whole_mtp import MtpLoop, MtpRun
 from engine.bench.windows import WindowLog
 from engine.client.client import EngineClient, LocalEngine
@@ -47,10 +49,15 @@ class WholeRunner:
         is_end = self._prompts.is_end
         loop = self._loop
 
-        def generate() -> PlainRun | MtpRun:
-            return loop.generate(prompt, request.max_tokens, is_end)
+        given_up = threading.Event()
 
-        run = await asyncio.to_thread(generate)
+        def is_over(token: int) -> bool:
+            return given_up.is_set() or is_end(token)
+
+        def generate() -> PlainRun | MtpRun:
+            return loop.generate(prompt, request.max_tokens, is_over)
+
+        run = await on_thread(generate, stop=given_up.set)
         tokens = run.tokens[:-1] if is_end(run.tokens[-1]) else run.tokens
         text = b"".join(map(self._prompts.piece, tokens)).decode("utf-8", "replace")
         turn = Turn(
@@ -183,17 +190,17 @@ async def _loaded(
     compute = settings.plan.compute
 
     def load() -> WholeLoop:
-        return loop(
+        opened = loop(
             model.path,
             context=compute.context,
             threads=arm.threads,
             exact=compute.exact,
             gpu_layers=compute.gpu_layers,
         )
+        stack.callback(opened.close)  # here, for the case that nobody waits for it any more
+        return opened
 
-    opened = await asyncio.to_thread(load)
-    stack.callback(opened.close)
-    return opened
+    return await on_thread(load)
 
 
 def _counters(run: PlainRun | MtpRun) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -70,3 +71,19 @@ def test_a_killed_run_goes_on_and_loses_nothing(tmp_path: Path) -> None:
     assert "2 rounds after a warm-up" in told.stdout
     assert measurements(folder) == after
     assert {"report.md", "result.json", "plot.svg"} <= {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.model
+@pytest.mark.slow
+def test_ctrl_c_while_llama_cpp_computes_says_how_to_go_on(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [*COMMAND, "--baseline", "--category", "copy", "--max-tokens", "400", "--out", str(folder)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        while "left: round 1" not in (line := running.stderr.readline()):
+            assert line, "the run ended before it had measured anything"
+        running.send_signal(signal.SIGINT)  # llama.cpp's second arm has a long answer before it
+        told = running.stderr.read()
+    assert running.returncode == 130, told
+    assert [one["arm"] for one in measurements(folder)] == ["llama.cpp, 1 thread"]
+    assert f"--resume --out {folder}" in told
