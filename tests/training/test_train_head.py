@@ -37,7 +37,8 @@ def test_without_pytorch_one_line_names_the_extra(
     assert main(["train-head", str(model), "--out", str(tmp_path / "run")]) == 1
     error = capsys.readouterr().err
     assert error == (
-        "skippy-engine: training needs PyTorch, which is not installed; pip install 'skippy[train]'\n"
+        "skippy-engine: training needs PyTorch, which is not installed; "
+        "in the checkout: .venv/bin/pip install --editable '.[train]'\n"
     )
 
 
