@@ -22,11 +22,12 @@ from engine.client.sanitize import one_line, visible
 from engine.config.plan import RunPlan
 from engine.config.resolve import with_settings
 from engine.config.settings import nearest
-from engine.errors import EXIT_INTERRUPTED, EXIT_OK, EngineLost, SkippyError
+from engine.errors import EXIT_INTERRUPTED, EXIT_OK, EngineLost, SkippyError, UsageError
 from engine.model.paths import data_dir
 from engine.view import Request
 
 HISTORY_FILE = "prompt-history"
+QUITS = (":quit", ":q", ":exit")
 
 
 @dataclass
@@ -100,7 +101,7 @@ class Repl:
                 continue
             interrupted = False
             text = unquoted(line)
-            if text in (":quit", ":q", ":exit"):
+            if text in QUITS:
                 return EXIT_OK
             try:
                 await self._obey(text)
@@ -111,12 +112,14 @@ class Repl:
                 print_error(self._program, str(error))
 
     async def _obey(self, text: str) -> None:
-        if text.startswith(":"):
-            name, *rest = text.split(maxsplit=1)
+        name, *rest = text.split(maxsplit=1) or [""]
+        if name.startswith(":"):
             command = COMMANDS.get(name)
             if command is None:
-                raise SkippyError(f"there is no command {name}", hint=nearest(name, COMMANDS))
+                raise SkippyError(f"there is no command {name}", hint=nearest(name, [*COMMANDS, *QUITS]))
             await command.run(self, rest[0] if rest else "")
+        elif name.startswith("/") and (meant := f":{name[1:]}") in [*COMMANDS, *QUITS]:
+            raise UsageError("commands begin with : here", hint=f"type {meant}")
         elif text:
             self.prompts.append(text)
             await self.ask(text)

@@ -83,6 +83,23 @@ def test_settings_and_strategy_change_without_a_restart(repl: Terminal) -> None:
     repl.expect("there is no command :sett; did you mean :set?")
 
 
+def test_a_mistyped_command_names_the_one_that_was_meant(repl: Terminal) -> None:
+    enter(repl, ":quitt")
+    repl.expect("there is no command :quitt; did you mean :quit?")
+    enter(repl, ":exi")
+    repl.expect("did you mean :exit?")
+
+
+def test_a_command_after_a_slash_is_no_prompt_but_another_word_is(repl: Terminal) -> None:
+    enter(repl, "/strategy mtp")
+    repl.expect("skippy-prompt: commands begin with : here; type :strategy\r\n")
+    enter(repl, "/quit")
+    repl.expect("skippy-prompt: commands begin with : here; type :quit\r\n")
+    ask(repl, "/etc/hosts holds what")
+    enter(repl, ":stats")
+    repl.expect("so far: 1 answers")
+
+
 def test_prompts_are_numbered_and_can_be_asked_again(repl: Terminal) -> None:
     ask(repl, "one two")
     ask(repl, "three")
