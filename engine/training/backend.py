@@ -7,7 +7,7 @@ import importlib.util
 from engine.errors import BackendError, UsageError
 
 INSTALL = "in the checkout: .venv/bin/pip install --editable '.[train]'"
-"""An editable install, as `make setup` makes it. No package index has this project; a `skippy` there is another."""
+"""Editable, as `make setup` does it. No package index has this project; a `skippy` there is another."""
 
 
 def require_torch() -> None:
