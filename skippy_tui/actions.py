@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 
 
 async def stop(app: SkippyApp, argument: str) -> None:
-    await app.controller.stop()
+    """With nothing to stop, Esc leads back: from the messages to the prompt, and out of an edit."""
+    prompt = app.main.prompt
+    if await app.controller.stop():
+        return
+    if not prompt.has_focus:
+        app.main.set_focus(prompt)
+    elif await app.controller.give_back():
+        prompt.set_text("")
+        prompt.end_edit()
 
 
 async def retry(app: SkippyApp, argument: str) -> None:
@@ -28,9 +36,8 @@ async def retry(app: SkippyApp, argument: str) -> None:
 
 
 async def edit(app: SkippyApp, argument: str) -> None:
-    text = await app.controller.take_back()
-    app.main.prompt.set_text(text)
-    app.main.prompt.focus()
+    app.main.prompt.begin_edit(await app.controller.take_back())
+    app.main.set_focus(app.main.prompt)
 
 
 async def history(app: SkippyApp, argument: str) -> None:

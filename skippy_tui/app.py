@@ -231,6 +231,8 @@ class SkippyApp(App[None]):
         except SkippyError as error:
             self.say(str(error), "warning")
             self.main.prompt.give_back(text)
+        else:
+            self.main.prompt.end_edit()
 
     def action_command(self, name: str) -> None:
         """A key or the palette."""

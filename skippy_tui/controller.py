@@ -59,11 +59,17 @@ class Controller:
         self.on_store_fault: Callable[[SkippyError], None] = lambda error: None
         self._connect = connect
         self._task: asyncio.Task[None] | None = None
+        self._before_edit: Conversation | None = None  # while its last prompt is being edited
 
     @property
     def busy(self) -> bool:
         """Whether an answer is awaited or comes in."""
         return self._task is not None and not self._task.done()
+
+    @property
+    def editing(self) -> bool:
+        """Whether the last prompt was taken back and can be given back."""
+        return self._before_edit is not None
 
     @property
     def strategy(self) -> str:
@@ -78,6 +84,7 @@ class Controller:
     async def ask(self, text: str) -> None:
         """Begin a turn; does not wait for its answer. Raises SkippyError while another one comes."""
         self._refuse_while_busy()
+        self._before_edit = None
         self._task = asyncio.create_task(self._ask(text))
 
     async def retry(self) -> None:
@@ -86,6 +93,7 @@ class Controller:
         prompt = self.conversation.last("user")
         if prompt is None:
             raise SkippyError("there is no prompt to answer again", hint="ask something first")
+        self._before_edit = None
         sampling = self.plan.generation.sampling
         if sampling.temperature > 0:
             await self.change("seed", sampling.seed + 1)
@@ -100,10 +108,19 @@ class Controller:
         prompt = self.conversation.last("user")
         if prompt is None:
             raise SkippyError("there is no prompt to edit", hint="ask something first")
+        self._before_edit = self._before_edit or self.conversation
         self.conversation = self.conversation.without_last("user")
         await self.view.remove_after_last_prompt(prompt_too=True)
-        await self._save()
         return prompt.content
+
+    async def give_back(self) -> bool:
+        """Put back what was taken to be edited. False if nothing was."""
+        before, self._before_edit = self._before_edit, None
+        if before is None:
+            return False
+        self.conversation = replace(self.conversation, turns=before.turns)
+        await self.view.show(self.conversation)
+        return True
 
     async def stop(self) -> bool:
         """Stop the answer; what came of it is kept. False if there is none."""
@@ -229,12 +246,14 @@ class Controller:
     async def new_chat(self) -> None:
         """Leave this chat for an empty one."""
         self._refuse_while_busy()
+        self._before_edit = None
         self.conversation = Conversation(system=self.plan.generation.system)
         await self.view.show(self.conversation)
 
     async def clear(self) -> None:
         """Forget the turns of this chat."""
         self._refuse_while_busy()
+        self._before_edit = None
         self.conversation = replace(self.conversation, turns=())
         await self._save()
         await self.view.show(self.conversation)
@@ -245,6 +264,7 @@ class Controller:
         conversation = await asyncio.to_thread(self.store.load, id)
         if conversation is None:
             raise SkippyError("this chat is gone")
+        self._before_edit = None
         self.conversation = conversation
         await self.view.show(conversation)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.events import Key, Paste
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
@@ -110,6 +111,7 @@ class MainScreen(Screen[None]):
     def draw(self) -> None:
         """Draw what changed since the last time. Nothing changed: nothing is done."""
         self._draw_number += 1
+        self.prompt.show_editing(self._controller.editing)
         state = self._controller.feed.state
         if state is not self._drawn:
             self._drawn = state
@@ -212,6 +214,23 @@ class MainScreen(Screen[None]):
             self.prompt.action_delete_right()
         else:
             self.app.exit()
+
+    def on_key(self, event: Key) -> None:
+        """What is typed anywhere belongs into the prompt, unless it is a key of what has the focus."""
+        # Of keys that come together, those after the first one have still been sent to the old focus.
+        if event.character is None or not event.is_printable:
+            return
+        if self.focused is self.prompt or event.key not in self.active_bindings:
+            event.stop()
+            self.set_focus(self.prompt)
+            self.prompt.insert(event.character)
+
+    def on_paste(self, event: Paste) -> None:
+        """A paste belongs there as well."""
+        if self.focused is not self.prompt:
+            event.stop()
+            self.set_focus(self.prompt)
+            self.prompt.insert(event.text)
 
     def on_prompt_edited(self, event: Prompt.Edited) -> None:
         self.query_one(Suggestions).offer(event.text, suggestions(self.app, event.text))

@@ -24,9 +24,9 @@ class Message(Vertical, GrowingWidget, can_focus=True):
 
     HELP = """
 ### A message
-Tab and Shift+Tab, or the arrow keys, go from one message to the next.
-`c` copies it, `b` copies its last code block. On a prompt `e` edits the last one and asks again; on an answer
-`r` asks for another one.
+Tab and Shift+Tab, the arrow keys, or `j` and `k` go from one message to the next. `c` copies it, `b` copies
+its last code block. **F5** asks again for the last answer, **F6** takes the last prompt back to be edited.
+**Esc** returns to the prompt, and so does every other letter, which is written there.
 """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "copy_message", "Copy"),
@@ -56,10 +56,6 @@ Tab and Shift+Tab, or the arrow keys, go from one message to the next.
 class PromptMessage(Message):
     """What a person asked."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("e", "app.command('edit')", "Edit and resend"),
-    ]
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self._text = text
@@ -74,10 +70,6 @@ class PromptMessage(Message):
 
 class AnswerMessage(Message):
     """What the model answered. Grows by `append`; `finish` adds its figures."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("r", "app.command('retry')", "Regenerate"),
-    ]
 
     def __init__(self, text: str = "", result: Mapping[str, Any] | None = None) -> None:
         super().__init__()

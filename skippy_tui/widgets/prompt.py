@@ -55,6 +55,7 @@ A line that begins with `/` is a command: **Tab** completes it, and its argument
         self.earlier: list[str] = []
         self._place = 0  # in the history; its length while something new is written
         self._draft = ""
+        self._set_aside = ""  # what was being written when an edit began
 
     def remember(self, texts: Sequence[str]) -> None:
         """Take earlier prompts, oldest first."""
@@ -70,6 +71,20 @@ A line that begins with `/` is a command: **Tab** completes it, and its argument
         """Take a text back that could not be used, unless another one has been begun."""
         if not self.text:
             self.set_text(text)
+
+    def begin_edit(self, text: str) -> None:
+        """Show an earlier prompt to be changed. What was being written comes back after it."""
+        self._set_aside = self._set_aside or self.text
+        self.set_text(text)
+
+    def end_edit(self) -> None:
+        """The edit is asked, or given up."""
+        text, self._set_aside = self._set_aside, ""
+        self.give_back(text)
+
+    def show_editing(self, editing: bool) -> None:
+        """Say on the border how an edit is left."""
+        self.border_subtitle = "editing, Esc gives the turn back" if editing else ""
 
     def on_text_area_changed(self) -> None:
         self.post_message(self.Edited(self.text))

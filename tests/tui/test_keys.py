@@ -6,7 +6,7 @@ import json
 
 import pytest
 from textual.command import CommandPalette
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.keys import _character_to_key
 from textual.widgets import Input, OptionList, RichLog
 from textual.widgets._footer import FooterKey
@@ -107,19 +107,78 @@ async def test_commands_that_have_a_key_do_the_same_when_they_are_written() -> N
         assert "there is no answer yet" in driver.said[-1]
 
 
-async def test_keys_of_a_message_copy_edit_and_ask_again() -> None:
+@pytest.mark.parametrize("text", ["Repeat: it, j, k", "Write more", "Hello", "edit", "9 lives", "(why)?"])
+async def test_what_is_typed_at_a_message_is_written_in_the_prompt_and_does_nothing_else(text: str) -> None:
+    async with running() as driver:
+        await driver.write("a prompt")
+        for focused in driver.app.main.query(Message):
+            focused.focus()
+            await driver.settle()
+            for key in text:  # as fast as a paste without brackets
+                driver.app.post_message(Key(_character_to_key(key), key))
+            await driver.settle()
+            assert driver.app.main.prompt.text == text
+            assert driver.app.main.prompt.has_focus
+            driver.app.main.prompt.set_text("")
+        assert driver.messages == ["a prompt", ANSWER]
+        assert len(driver.requests) == 1
+        assert driver.app.clipboard == ""
+
+
+async def test_a_paste_at_a_message_goes_to_the_prompt() -> None:
+    async with running() as driver:
+        await driver.write("a prompt")
+        driver.app.main.query_one(AnswerMessage).focus()
+        await driver.settle()
+        driver.app.post_message(Paste("two\nlines"))
+        await driver.settle()
+        assert driver.app.main.prompt.text == "two\nlines"
+        driver.app.post_message(Paste(" more"))
+        await driver.settle()
+        assert driver.app.main.prompt.text == "two\nlines more"
+
+
+async def test_messages_are_walked_through_and_escape_returns_to_the_prompt() -> None:
     async with running() as driver:
         await driver.write("a prompt")
         driver.app.main.query_one(PromptMessage).focus()
-        await driver.press("j", "r")
-        assert len(driver.requests) == 2
-        driver.app.main.query_one(AnswerMessage).focus()
-        await driver.press("k", "e")
-        assert driver.messages == []
-        assert driver.app.main.prompt.text == "a prompt"
-        await driver.press("home", "ctrl+d")
-        assert driver.app.main.prompt.text == " prompt"
-        assert driver.app.is_running
+        await driver.press("j")
+        assert isinstance(driver.app.main.focused, AnswerMessage)
+        await driver.press("k")
+        assert isinstance(driver.app.main.focused, PromptMessage)
+        await driver.press("escape")
+        assert driver.app.main.prompt.has_focus
+        assert driver.messages == ["a prompt", ANSWER]
+
+
+async def test_an_edit_can_be_given_up_and_what_was_being_written_comes_back() -> None:
+    async with running() as driver:
+        await driver.write("a prompt")
+        prompt = driver.app.main.prompt
+        await driver.press(*"new")
+        await driver.press("f6")
+        await driver.press("x")
+        assert (driver.messages, prompt.text) == ([], "a promptx")
+        driver.app.main.draw()
+        assert "Esc gives the turn back" in str(prompt.border_subtitle)
+        await driver.press("escape")
+        assert (driver.messages, prompt.text) == (["a prompt", ANSWER], "new")
+        driver.app.main.draw()
+        assert not prompt.border_subtitle
+        await driver.press("escape")
+        assert (driver.messages, prompt.text) == (["a prompt", ANSWER], "new")
+
+
+async def test_an_edit_that_is_asked_replaces_the_turn() -> None:
+    async with running() as driver:
+        await driver.write("a prompt")
+        await driver.press(*"new")
+        await driver.press("f6")
+        await driver.press("x", "enter")
+        assert driver.messages == ["a promptx", ANSWER]
+        assert driver.app.main.prompt.text == "new"
+        await driver.press("escape")
+        assert driver.messages == ["a promptx", ANSWER]
 
 
 async def test_arrows_choose_among_suggestions_and_in_lists() -> None:
