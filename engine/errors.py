@@ -151,5 +151,12 @@ def reported_error(message: str, *, hint: str = "", code: str = SkippyError.code
     return error
 
 
+def reason_of(error: Exception) -> str:
+    """Why something failed: of an error of the system its words, without number and file name."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+
+
 def _kinds(base: type[SkippyError]) -> list[type[SkippyError]]:
     return [base, *(kind for child in base.__subclasses__() for kind in _kinds(child))]

@@ -15,6 +15,8 @@ from typing import Any
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
+from engine.errors import reason_of
+
 DEFAULT_THEME = "harbour"
 COLORS = (
     "primary",
@@ -81,7 +83,7 @@ def read_theme(path: Path) -> tuple[Theme, str]:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ThemeFault(str(error)) from error
+        raise ThemeFault(reason_of(error)) from error
     _known(data, ("name", "title", "dark", "colors", "origins"), "")
     name = data.get("name", path.stem)
     if not isinstance(name, str) or not name.strip():

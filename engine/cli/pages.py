@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.errors import SkippyError, UsageError
+from engine.errors import SkippyError, UsageError, reason_of
 
 
 class Page:
@@ -33,7 +33,7 @@ class Page:
         try:
             return self.path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read {self.path}: {error}") from error
+            raise UsageError(f"cannot read {self.path}: {reason_of(error)}") from error
 
 
 def page_of(path: str | None, name: str) -> Page | None:

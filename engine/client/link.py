@@ -15,7 +15,7 @@ import orjson
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
-from engine.errors import LinkError, ProtocolError, Unauthorized
+from engine.errors import LinkError, ProtocolError, Unauthorized, reason_of
 from engine.events import Event, EventsDropped, from_dict
 from engine.timeouts import Timeouts
 
@@ -62,12 +62,18 @@ class EngineLink:
             )
         except InvalidStatus as error:
             if error.response.status_code == 401:
-                raise Unauthorized(f"the engine at {url} refused our token") from None
+                raise Unauthorized(
+                    f"the engine at {url} refused our token", hint="give its own: --token-file FILE"
+                ) from None
             raise LinkError(f"{url} answered with HTTP {error.response.status_code}") from None
         except TimeoutError:
             raise LinkError(f"no answer from {url} within {timeouts.connect:g} s") from None
+        except ConnectionRefusedError:
+            raise LinkError(
+                f"nothing listens at {url}", hint="start the engine or correct the address"
+            ) from None
         except (OSError, InvalidURI, InvalidHandshake) as error:
-            raise LinkError(f"cannot reach the engine at {url}: {error}") from None
+            raise LinkError(f"cannot reach the engine at {url}: {reason_of(error)}") from None
         return cls(connection, timeouts)
 
     async def send(self, message: Mapping[str, Any]) -> None:

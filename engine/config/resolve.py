@@ -27,7 +27,7 @@ from engine.config.plan import (
 )
 from engine.config.rules import check_speculation, fit_unsaid, with_speculation
 from engine.config.settings import SETTINGS, nearest, value_of
-from engine.errors import ConfigError, UsageError
+from engine.errors import ConfigError, UsageError, reason_of
 
 Place = TypeVar("Place", StageAddress, NodeSettings)
 
@@ -222,7 +222,7 @@ def read_token(path: Path) -> str:
     try:
         lines = path.read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the token file {path}: {error}") from error
+        raise ConfigError(f"cannot read the token file {path}: {reason_of(error)}") from error
     if len(lines) != 1:
         raise ConfigError(f"the token file {path} must hold one word, the token")
     return lines[0]

@@ -18,7 +18,7 @@ from engine.config.plan import RunPlan
 from engine.coordinator.nodes_link import NodeLink
 from engine.coordinator.nodes_offer import OfferedSlice, offer
 from engine.coordinator.nodes_plan import OWN, UNREACHABLE_MS, Machine, cluster_of, pinned_spans, plan_spans
-from engine.errors import ConfigError, LinkError, SkippyError
+from engine.errors import ConfigError, LinkError, SkippyError, reason_of
 from engine.events import Event, NodeState, Notice
 from engine.model.file import ModelFile
 from engine.planning.measure import compute_costs
@@ -130,7 +130,7 @@ class Nodes:
                 compute_costs, self._model, threads, gpu_layers=self._plan.compute.gpu_layers
             )
         except (SkippyError, OSError) as error:
-            self._say(f"this machine could not be timed: {error}")
+            self._say(f"this machine could not be timed: {reason_of(error)}")
         return Machine(OWN, "", free_memory(), threads, costs)
 
     async def _measure(self, infos: dict[NodeLink, NodeInfo]) -> list[Machine]:

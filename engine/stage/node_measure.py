@@ -15,7 +15,7 @@ from pathlib import Path
 
 import orjson
 
-from engine.errors import SkippyError, reported_error
+from engine.errors import SkippyError, reason_of, reported_error
 from engine.model.paths import log_dir
 from engine.protocol.node_messages import Measure, Measured
 from engine.stage.child import kill_process, start_module
@@ -70,7 +70,7 @@ def main() -> int:
     try:
         costs = measure_costs(header, settings["threads"], gpu_layers=settings["gpu_layers"])
     except (SkippyError, OSError) as error:
-        fault = error if isinstance(error, SkippyError) else SkippyError(str(error), code="measure")
+        fault = error if isinstance(error, SkippyError) else SkippyError(reason_of(error), code="measure")
         answer({"error": {"code": fault.code, "message": fault.message, "hint": fault.hint}})
         return 1
     answer({"costs": to_plain(costs)})

@@ -113,7 +113,8 @@ def _explain(address: Address, error: Exception, has_token: bool) -> SkippyError
         if status == 401:
             complaint = "refused the token" if has_token else "asks for a token"
             return Unauthorized(
-                f"the stage at {address} {complaint}", hint="give the token it was started with"
+                f"the stage at {address} {complaint}",
+                hint="give the token it was started with: --token-file FILE",
             )
         if status == 503:
             return LinkError(f"{address} has no free place for a link", hint="close another one first")

@@ -231,7 +231,10 @@ def test_the_environment_has_the_token_of_stages_without_a_file(
 
 def test_a_missing_or_odd_token_file_is_named(config: Any, tmp_path: Path) -> None:
     path = config('[defaults.topology]\nremote = [{ url = "ws://a:1", token_file = "none" }]\n')
-    with pytest.raises(ConfigError, match="cannot read the token file"):
+    with pytest.raises(ConfigError, match=r"cannot read the token file .*none: No such file or directory$"):
+        resolve_plan({}, path)
+    (tmp_path / "none").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=r"cannot read the token file .*none: it is not UTF-8 text$"):
         resolve_plan({}, path)
     (tmp_path / "none").write_text("two words")
     with pytest.raises(ConfigError, match="must hold one word"):

@@ -30,6 +30,7 @@ async def test_a_wrong_token_is_refused_and_changes_nothing(
     with pytest.raises(Unauthorized, match=str(stage.server.port)) as caught:
         await open_link(stage.server.url, HELLO, token=token, timeouts=PATIENT)
     assert ("asks for a token" if not token else "refused the token") in str(caught.value)
+    assert "--token-file" in str(caught.value)
     assert stage.hellos == []
     assert stage.server.refused == 1
     await works(network, stage, token="correct-horse-battery")
