@@ -146,10 +146,15 @@ def nodes_of(arguments: argparse.Namespace) -> tuple[NodeSettings, ...]:
     if arguments.topology is not None and is_lock(path := Path(arguments.topology).expanduser()):
         if arguments.node:
             raise UsageError(f"--node and {path.name} exclude each other", hint="it holds a pinned plan")
-        pinned = (node_of(stage, path.absolute().parent) for stage in read_lock(path).stages[1:])
-        # The token file of the call, if there is one, counts for every node.
-        return tuple(replace(node, token_file=file or node.token_file) for node in pinned)
+        return pinned_nodes(path, file)
     return named_nodes(arguments.node, file)
+
+
+def pinned_nodes(path: Path, token_file: str) -> tuple[NodeSettings, ...]:
+    """The nodes of a pinned plan. `token_file`, if there is one, counts for each. Raises ConfigError."""
+    stages = (stage for stage in read_lock(path).stages if stage.url)
+    nodes = (node_of(stage, path.absolute().parent) for stage in stages)
+    return tuple(replace(node, token_file=token_file or node.token_file) for node in nodes)
 
 
 def named_nodes(given: Iterable[str], token_file: str) -> tuple[NodeSettings, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from engine.cli.options import config_file_of, flags_of, named_nodes
+from engine.cli.options import config_file_of, flags_of, named_nodes, pinned_nodes
 from engine.config.kinds import Text
 from engine.config.layers import read_nodes_file
 from engine.config.resolve import resolve_plan
@@ -56,9 +56,12 @@ def _nodes(arguments: argparse.Namespace) -> tuple[NodeSettings, ...]:
         if arguments.node:
             raise UsageError("--node and --nodes exclude each other", hint="name all nodes in one of them")
         return read_nodes_file(Path(arguments.nodes).expanduser())
-    if arguments.token_file is not None and not arguments.node:
+    token_file = absolute(Text(is_file=True), arguments.token_file or "", Path.cwd())
+    if arguments.topology is not None and arguments.emulate is None and not arguments.node:
+        return pinned_nodes(Path(arguments.topology).expanduser(), token_file)
+    if token_file and not arguments.node:
         raise UsageError("--token-file needs --node", hint="in a file each node has a token_file of its own")
-    return named_nodes(arguments.node, absolute(Text(is_file=True), arguments.token_file or "", Path.cwd()))
+    return named_nodes(arguments.node, token_file)
 
 
 def _plan(arguments: argparse.Namespace, run: RunPlan, model: ModelFile) -> Plan:
@@ -106,10 +109,13 @@ def _cluster(arguments: argparse.Namespace, run: RunPlan, model: ModelFile) -> C
 
     if arguments.emulate is not None:
         return read_emulated(Path(arguments.emulate).expanduser(), own_costs)
-    if not run.nodes:
-        raise UsageError(
-            "there are no nodes to plan for", hint="give --node URL, --nodes FILE or --emulate FILE"
-        )
-    from engine.coordinator.nodes import survey
+    if run.nodes:
+        from engine.coordinator.nodes import survey
 
-    return asyncio.run(survey(run, model, threads))
+        return asyncio.run(survey(run, model, threads))
+    if arguments.topology is not None:  # a pinned plan that needs nobody else
+        from engine.coordinator.nodes_plan import OWN, Machine, cluster_of
+        from engine.stage.node_options import free_memory
+
+        return cluster_of([Machine(OWN, "", free_memory(), threads, own_costs())], [])
+    raise UsageError("there are no nodes to plan for", hint="give --node URL, --nodes FILE or --emulate FILE")

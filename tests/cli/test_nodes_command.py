@@ -12,6 +12,7 @@ from tests.cli.programs import environment
 from tests.faults.tiny_llama import write_tiny_llama
 from tests.stage.nodes import DEADLINE, NodeProcess, node_processes
 
+PLAN = (sys.executable, "-m", "engine.cli.main", "plan", "tiny.gguf", "--json")
 PROMPT = (sys.executable, "-m", "engine.cli.prompt", "--json", "--log-format", "json")
 ASKED = ("--model", "tiny.gguf", "--threads", "1", "--ctx", "256", "--max-tokens", "24", "Tell me a story.")
 
@@ -58,3 +59,31 @@ async def test_one_command_on_each_machine_and_one_in_front(tmp_path: Path) -> N
         again = await over_nodes(nodes)
         assert len(again) == 3
         assert {(state["detail"], state["bytes_sent"]) for state in again.values()} == {("cache", 0)}
+
+
+async def test_a_pinned_plan_is_predicted_on_the_nodes_that_it_names(tmp_path: Path) -> None:
+    write_tiny_llama(tmp_path / "tiny.gguf")
+
+    async def plan(*arguments: str) -> Any:
+        process = await asyncio.create_subprocess_exec(
+            *PLAN,
+            *("--threads", "1", "--ctx", "256"),
+            *arguments,
+            stdout=asyncio.subprocess.PIPE,
+            cwd=tmp_path,
+            env=environment(tmp_path),
+        )
+        async with asyncio.timeout(DEADLINE):
+            out, _ = await process.communicate()
+        assert process.returncode == 0
+        return json.loads(out)["chosen"]["stages"]
+
+    async with node_processes(tmp_path, 1) as (node,):
+        named = ("--node", node.url, "--token-file", "token")
+        pinned = await plan(*named, "--stages", "2", "--lock", "two.toml")
+        again = await plan("--topology", "two.toml")
+        await plan(*named, "--stages", "1", "--lock", "one.toml")
+    assert [stage["url"] for stage in again] == ["", node.url]
+    assert [stage["layers"] for stage in again] == [stage["layers"] for stage in pinned]
+    (alone,) = await plan("--topology", "one.toml")
+    assert (alone["url"], alone["layers"]) == ("", [0, 6])

@@ -122,6 +122,14 @@ def test_a_run_takes_nodes_cuts_and_model_from_a_pinned_plan(tool: Tool, tmp_pat
     assert node["token_file"] == str(tmp_path / "token")
 
 
+def test_a_pinned_plan_needs_no_nodes_in_the_call(tool: Tool, tmp_path: Path) -> None:
+    away = "ws://127.0.0.1:1"  # where nobody listens
+    lock(tmp_path, LockedStage("this machine", "", 0, 1), LockedStage("server", away, 1, N_LAYERS))
+    code, out, err = tool("--topology", "plan.toml", "--ctx", "128")
+    assert (code, out) == (1, "")
+    assert "server is left out" in err or "none of the nodes can be used" in err
+
+
 def test_the_token_file_of_a_node_is_in_its_pinned_plan(tool: Tool, tmp_path: Path) -> None:
     machines(tmp_path)
     for name in ("server.token", "other.token"):
