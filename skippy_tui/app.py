@@ -193,8 +193,9 @@ class SkippyApp(App[None]):
         for notice in reversed(fresh):
             text = str(SkippyError(notice.message, hint=notice.hint))
             self.logbook.add("notice", f"{notice.level}: {text}")
-            # Errors of an answer stand in the chat.
-            if notice.level == "warning" or (notice.level == "error" and not self.controller.busy):
+            # Errors of an answer, and of an engine that a change began, stand in the chat.
+            in_chat = self.controller.busy or self.controller.changing
+            if notice.level == "warning" or (notice.level == "error" and not in_chat):
                 self._toast(text, notice.level)
 
     def _age(self, moment: float) -> float:

@@ -19,6 +19,7 @@ from engine.view import Request
 from skippy_tui import settings
 from skippy_tui.conversation import Conversation, Turn
 from skippy_tui.feed import Client, Feed
+from skippy_tui.preflight import check_plan
 from skippy_tui.store import Store
 
 # Large parts of a result that a turn holds already, or that only this process can use.
@@ -60,6 +61,8 @@ class Controller:
         self._connect = connect
         self._task: asyncio.Task[None] | None = None
         self._before_edit: Conversation | None = None  # while its last prompt is being edited
+        self._worked: RunPlan | None = None  # the last plan whose engine was ready before it was replaced
+        self._changing: asyncio.Task[None] | None = None  # until the engine of a changed plan is ready
 
     @property
     def busy(self) -> bool:
@@ -160,6 +163,8 @@ class Controller:
         failure = ""
         try:
             await self.view.begin_answer()
+            if self._changing is not None:
+                await asyncio.wait({self._changing})
             await self.feed.ready()
             request = self._request(self.conversation.messages(), self.conversation.id)
             self.request_id = request.request
@@ -222,8 +227,8 @@ class Controller:
             if self.attached:
                 raise SkippyError("only the engine's own plan says this", hint="start without --attach")
             self._refuse_while_busy()
-            self.plan = plan
-            await self.feed.replace(self._connect(plan))
+            await asyncio.to_thread(check_plan, plan)
+            await self._change_engine(plan)
             return "with a new engine, which is starting"
         self.plan = plan
         if emulation != old.topology.emulation:
@@ -235,6 +240,39 @@ class Controller:
                 await self.feed.set_values(asdict(plan.speculation))
             return "from the next window on"
         return "from the next answer on"
+
+    @property
+    def changing(self) -> bool:
+        """Whether the engine of a changed plan is not ready yet."""
+        return self._changing is not None and not self._changing.done()
+
+    async def _change_engine(self, plan: RunPlan) -> None:
+        if self.feed.is_ready:
+            self._worked = self.plan
+        await self._end_changing()
+        self.plan = plan
+        await self.feed.replace(self._connect(plan))
+        self._changing = asyncio.create_task(self._go_back_if_it_fails())
+
+    async def _go_back_if_it_fails(self) -> None:
+        """An engine that does not start must not take the one away that did."""
+        try:
+            await self.feed.started()
+        except SkippyError as error:
+            worked = self._worked
+            if worked is None:
+                await self.view.add_failure(f"{error}; /model demo runs the default model")
+                return
+            self.plan = replace(
+                self.plan, model=worked.model, topology=worked.topology, compute=worked.compute
+            )
+            await self.view.add_failure(f"{error}; the engine with {worked.model} is started again")
+            await self.feed.replace(self._connect(self.plan))
+
+    async def _end_changing(self) -> None:
+        if self._changing is not None:
+            self._changing.cancel()
+            await asyncio.wait({self._changing})
 
     async def set_system(self, text: str) -> None:
         """Another system message for this chat."""
@@ -296,6 +334,7 @@ class Controller:
             assert self._task is not None
             self._task.cancel()
             await asyncio.wait({self._task})
+        await self._end_changing()
         await self.feed.close()
         self.store.close()
 

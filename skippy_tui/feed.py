@@ -74,8 +74,12 @@ class Feed:
             await self.close()
             self._forget()
             self.start()
+        await self.started()
+
+    async def started(self) -> None:
+        """Wait until the engine that was begun can answer. Raises why it cannot."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self.failure or self._is_ready() or self._has_failed())
+            await self._changed.wait_for(lambda: self.failure or self.is_ready or self._has_failed())
         if self.failure is not None:
             raise self.failure
         engine = self.state.engine
@@ -89,7 +93,9 @@ class Feed:
         )
         self.clock_offset = None
 
-    def _is_ready(self) -> bool:
+    @property
+    def is_ready(self) -> bool:
+        """Whether the engine can answer."""
         engine = self.state.engine
         return engine is not None and engine.state == "ready"
 

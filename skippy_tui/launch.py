@@ -20,6 +20,7 @@ from engine.cli.options import (
     flags_with_stages,
     nodes_of,
 )
+from engine.config.kinds import Url
 from engine.config.layers import read_config_file
 from engine.config.plan import RunPlan
 from engine.config.resolve import plan_to_toml, read_token, resolve_plan
@@ -43,6 +44,8 @@ def main(argv: Sequence[str]) -> int:
 def _run(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
     config = config_file_of(arguments.config)
+    if arguments.attach:
+        _check_address(arguments.attach)
     plan, ui = resolve_plan(_flags(arguments), config, nodes_of(arguments)), _ui(arguments, config)
     if arguments.print_config:
         import tomli_w
@@ -55,9 +58,14 @@ def _run(argv: Sequence[str]) -> int:
         for path in write_screens(Path(arguments.demo_screens)):
             print(path)
         return 0
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not has_terminal():
         raise UsageError("the app needs a terminal", hint="skippy-prompt works without one")
     return _run_app(arguments, plan, ui)
+
+
+def has_terminal() -> bool:
+    """Whether somebody can see a screen and press keys."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _ui(arguments: argparse.Namespace, config: Path | None) -> UiPlan:
@@ -67,6 +75,13 @@ def _ui(arguments: argparse.Namespace, config: Path | None) -> UiPlan:
 
 def _run_app(arguments: argparse.Namespace, plan: RunPlan, ui: UiPlan) -> int:
     # Only now: none of this is needed for --help, --print-config or a wrong call.
+    # What cannot work is told where it was asked for, not on a screen that opens.
+    from skippy_tui.preflight import check_engine, check_plan
+
+    if arguments.attach:
+        check_engine(arguments.attach, _attach_token(arguments))
+    else:
+        check_plan(plan)
     from engine.model.paths import config_dir, data_dir, log_dir
     from skippy_tui.app import SkippyApp
     from skippy_tui.logbook import LogBook
@@ -107,9 +122,25 @@ def _connect(arguments: argparse.Namespace) -> Callable[[RunPlan], Client]:
     from engine.model.paths import log_dir
 
     if arguments.attach:
-        token = read_token(Path(arguments.token_file).expanduser()) if arguments.token_file else ""
-        return lambda plan: EngineClient(RunningEngine(arguments.attach, token))
+        running = RunningEngine(arguments.attach, _attach_token(arguments))
+        return lambda plan: EngineClient(running)
     return lambda plan: EngineClient(LocalEngine(plan, log_dir() / "engine.log"))
+
+
+def _check_address(url: str) -> None:
+    """Raise UsageError for what is no address."""
+    from engine.transport.addresses import parse_url
+
+    try:
+        parse_url(Url().check(url))
+    except ValueError as error:
+        raise UsageError(
+            f"--attach {error}", hint="write it as skippy-engine serve prints it, ws://127.0.0.1:PORT"
+        ) from None
+
+
+def _attach_token(arguments: argparse.Namespace) -> str:
+    return read_token(Path(arguments.token_file).expanduser()) if arguments.token_file else ""
 
 
 def _parser() -> argparse.ArgumentParser:

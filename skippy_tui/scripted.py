@@ -30,7 +30,7 @@ class ScriptedClient:
         self.values: dict[str, Any] = {}  # settings that were changed
         self.emulation = LinkEmulation()  # that was asked for while it ran
         self.opened = 0
-        self._startup = ready() if startup is None else startup
+        self.startup = ready() if startup is None else startup
         self._script = script
         self._hold = hold
         self._held: list[Event] = []
@@ -40,7 +40,7 @@ class ScriptedClient:
     async def open(self) -> None:
         self.opened += 1
         self._events = asyncio.Queue()
-        self.put(*self._startup)
+        self.put(*self.startup)
 
     async def close(self) -> None:
         self._held = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -87,6 +87,7 @@ async def running(
     size: tuple[int, int] = (80, 24),
     store: Store | None = None,
     ui: UiPlan | None = None,
+    startup_of: Callable[[RunPlan], Sequence[Event]] | None = None,
 ) -> AsyncIterator[Driver]:
     """The app, ready for a prompt unless `startup` says otherwise."""
     client = ScriptedClient(demo.ready() if startup is None else startup, script, hold)
@@ -95,6 +96,8 @@ async def running(
 
     def connect(plan: RunPlan) -> ScriptedClient:
         plans.append(plan)
+        if startup_of is not None:
+            client.startup = startup_of(plan)
         return client
 
     themes = load_themes([shipped_themes()])

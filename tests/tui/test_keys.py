@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from textual.command import CommandPalette
@@ -11,8 +12,10 @@ from textual.keys import _character_to_key
 from textual.widgets import Input, OptionList, RichLog
 from textual.widgets._footer import FooterKey
 
+from engine.config.plan import RunPlan
 from engine.config.ui import UiPlan
 from engine.errors import UsageError
+from engine.events import EngineState
 from skippy_tui import demo
 from skippy_tui.commands import COMMANDS, parse
 from skippy_tui.conversation import Conversation, Turn
@@ -29,6 +32,7 @@ from skippy_tui.screenshots import NOW
 from skippy_tui.widgets.messages import AnswerMessage, Message, PromptMessage, answer_figures
 from skippy_tui.widgets.speculation import SpeculationPanel
 from skippy_tui.widgets.tokens import TokenFlow
+from tests.conformance.tiny import TinyModel
 from tests.tui.driving import ANSWER, first_half, running
 
 
@@ -345,8 +349,6 @@ async def test_saving_and_exporting(tmp_path: object) -> None:
         await driver.write(f"/export {tmp_path}/chat.json")
         await driver.write(f"/export {tmp_path}/missing/chat.md")
         assert "cannot write" in driver.said[-1]
-    from pathlib import Path
-
     folder = Path(str(tmp_path))
     assert (folder / "answer.md").read_text() == ANSWER
     assert (folder / "chat.md").read_text().startswith("# a prompt\n\n## You\n\na prompt\n\n## Skippy")
@@ -441,15 +443,58 @@ async def test_live_controls_take_effect_on_the_next_window_or_answer() -> None:
         assert (sampling["temperature"], sampling["seed"], sampling["top_p"]) == (0.7, 9, 0.9)
 
 
-async def test_what_only_a_new_engine_can_take_on_starts_one() -> None:
+async def test_what_only_a_new_engine_can_take_on_starts_one(tmp_path: Path) -> None:
     async with running() as driver:
         await driver.write("/set stages 3")
-        await driver.write("/model other.gguf")
+        TinyModel("other", "llama", {"block_count": 4, "embedding_length": 64}).write_metadata(
+            tmp_path / "other.gguf"
+        )
+        await driver.write(f"/model {tmp_path}/other.gguf")
         assert driver.client.opened == 3
         assert driver.plans[1].topology.stages == 3
         assert driver.plans[2].model.endswith("other.gguf")
         await driver.write("a prompt")
         assert driver.messages == ["a prompt", ANSWER]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("/model /nofile.gguf", "model /nofile.gguf does not exist; give a .gguf file, or 'demo'"),
+        ("/set stages 40", "--stages 40 is not possible"),
+        ("/set split 10,50", "--split 10,50 does not cut 30 layers"),
+    ],
+)
+async def test_what_cannot_work_leaves_the_engine_running(line: str, text: str) -> None:
+    async with running() as driver:
+        await driver.write(line)
+        assert text in driver.said[-1]
+        assert driver.client.opened == 1
+        assert driver.app.controller.plan == RunPlan()
+        await driver.write("a prompt")
+        assert driver.messages == ["a prompt", ANSWER]
+
+
+async def test_an_engine_that_does_not_start_after_a_change_gives_way_to_the_one_before() -> None:
+    def startup(plan: RunPlan) -> list:
+        fails = plan.topology.stages == 3
+        return [EngineState(at=1.0, state="failed", detail="no memory")] if fails else demo.ready()
+
+    async with running(startup_of=startup) as driver:
+        await driver.write("/set stages 3")
+        await driver.settle()
+        assert driver.failures == ["✕ no memory; the engine with demo is started again"]
+        assert [plan.topology.stages for plan in driver.plans] == [2, 3, 2]
+        await driver.write("a prompt")
+        assert driver.messages == ["a prompt", ANSWER]
+
+
+async def test_without_an_engine_that_worked_the_way_out_is_named() -> None:
+    failed = [EngineState(at=1.0, state="failed", detail="no memory")]
+    async with running(failed) as driver:
+        await driver.write("/set stages 3")
+        await driver.settle()
+        assert driver.failures == ["✕ no memory; /model demo runs the default model"]
 
 
 async def test_settings_screen_changes_by_arrows_and_by_typing() -> None:
