@@ -13,6 +13,7 @@ from engine.cli.options import Parser, add_setting
 from engine.cli.package_options import add_package
 from engine.cli.plan_options import add_plan
 from engine.cli.serve_options import add_serve
+from engine.cli.stage_options import add_stage
 from engine.cli.train_head import add_train_head
 from engine.config.settings import SETTINGS
 
@@ -36,7 +37,7 @@ def _parser(program: str) -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"skippy {engine.__version__}")
     tools = parser.add_subparsers(title="tools", metavar="TOOL", required=True, parser_class=Parser)
-    _add_stage(tools)
+    add_stage(tools)
     add_serve(tools)
     _add_verify(tools)
     _add_bench(tools)
@@ -47,75 +48,6 @@ def _parser(program: str) -> Parser:
     _add_where(tools)
     _add_config(tools)
     return parser
-
-
-_STAGE_SETTINGS = (
-    "tls_ca",
-    "threads",
-    "exact",
-    "gpu_layers",
-    "gpu_device",
-    "context",
-    "sequences",
-    "slice_cache_gib",
-)
-
-
-def add_stage_options(parser: argparse.ArgumentParser) -> None:
-    """The options of a headless stage."""
-    add_setting(parser, SETTINGS["model"])
-    parser.add_argument(
-        "--layers",
-        metavar="A:B",
-        help="layers A to B-1; `A:` means to the last one. Without it the machine waits for an engine that "
-        "assigns it layers (--node in front)",
-    )
-    parser.add_argument(
-        "--listen",
-        metavar="HOST:PORT",
-        default="127.0.0.1:0",
-        help="default 127.0.0.1:0, port 0 picks a free one",
-    )
-    parser.add_argument(
-        "--token-file",
-        metavar="FILE",
-        help="file with the token that callers have to send (default: $SKIPPY_TOKEN)",
-    )
-    parser.add_argument("--tls-cert", metavar="FILE", help="serve wss:// with this certificate (PEM)")
-    parser.add_argument("--tls-key", metavar="FILE", help="and this private key (PEM)")
-    parser.add_argument(
-        "--insecure", action="store_true", help="listen beyond this machine without a token: for anybody"
-    )
-    for name in _STAGE_SETTINGS:
-        add_setting(parser, SETTINGS[name])
-    waiting = parser.add_argument_group("while it waits for layers")
-    waiting.add_argument(
-        "--accept-slices",
-        action=argparse.BooleanOptionalAction,
-        help="engines may send layers that this machine has no copy of (default: yes; with --insecure no)",
-    )
-    waiting.add_argument(
-        "--models",
-        metavar="DIR",
-        action="append",
-        default=[],
-        help="folder with model files to cut layers from, searched with all folders below it; repeatable",
-    )
-    waiting.add_argument(
-        "--stage-port", metavar="PORT", type=int, default=0, help="where the layers are served (default: any)"
-    )
-
-
-def _add_stage(tools: argparse._SubParsersAction[Parser]) -> None:
-    parser = tools.add_parser("stage", help="serve layers of a model until it is told to stop")
-    add_stage_options(parser)
-    parser.set_defaults(tool=_stage)
-
-
-def _stage(arguments: argparse.Namespace) -> int:
-    from engine.cli.stage import run_stage
-
-    return run_stage(arguments)
 
 
 def _add_verify(tools: argparse._SubParsersAction[Parser]) -> None:

@@ -124,6 +124,19 @@ def test_engine_only_is_the_same_under_its_own_name(tool: Tool, capsys: pytest.C
     code = tui_main(["--engine-only", "--layers", "9:3"])
     assert code == 2
     assert capsys.readouterr().err.startswith("skippy-tui --engine-only: --layers 9:3 holds no layer")
+    with pytest.raises(SystemExit):
+        tui_main(["--engine-only", "--help"])
+    assert capsys.readouterr().out.startswith("usage: skippy-tui --engine-only [-h]")
+
+
+@pytest.mark.parametrize("flag", ["--listen=127.0.0.1:0", "--layers", "--insecure", "--no-accept-slices"])
+def test_an_option_of_a_stage_names_what_it_goes_with(
+    tool: Tool, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    assert tui_main([flag, "0:3"]) == 2
+    name = flag.partition("=")[0]
+    line = f"skippy-tui: {name} goes with --engine-only; without it, the app starts\n"
+    assert capsys.readouterr().err == line
 
 
 @pytest.mark.model
