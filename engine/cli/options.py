@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from engine.config.kinds import Address, Items, Switch, Text, Url
-from engine.config.layers import read_topology_file
+from engine.config.layers import layer_of_flags, read_topology_file
 from engine.config.nodes import NodeSettings
 from engine.config.settings import SETTINGS, TABLES, Setting, closest, settings_of
 from engine.config.tables import absolute
@@ -136,7 +136,7 @@ def add_node_option(group: argparse._ActionsContainer) -> None:
         action="append",
         default=[],
         help="a machine that waits for layers; give one for each. All of them are asked, timed and probed "
-        "before they are assigned their layers",
+        "before they are assigned their layers, on each of them unless --stages says fewer",
     )
 
 
@@ -147,7 +147,26 @@ def nodes_of(arguments: argparse.Namespace) -> tuple[NodeSettings, ...]:
         if arguments.node:
             raise UsageError(f"--node and {path.name} exclude each other", hint="it holds a pinned plan")
         return pinned_nodes(path, file)
-    return named_nodes(arguments.node, file)
+    nodes = named_nodes(arguments.node, file)
+    if nodes:
+        _check_count(arguments, len(nodes))
+    return nodes
+
+
+def _check_count(arguments: argparse.Namespace, nodes: int) -> None:
+    """Raise UsageError if the call asks for layers on more nodes than it names, or cuts for fewer."""
+    asked = layer_of_flags({"stages": arguments.stages, "split": arguments.split}).values
+    stages, cuts = asked.get("stages", 1), len(asked.get("split", ()))
+    if stages > nodes + 1:
+        raise UsageError(
+            f"--stages {stages} needs {stages - 1} nodes besides this machine, and --node names {nodes}",
+            hint=f"name more nodes, or give --stages {nodes + 1}",
+        )
+    if cuts not in (0, nodes):
+        raise UsageError(
+            f"--split needs one cut for each --node: {nodes}, not {cuts}",
+            hint="this machine has the layers before the first cut",
+        )
 
 
 def pinned_nodes(path: Path, token_file: str) -> tuple[NodeSettings, ...]:

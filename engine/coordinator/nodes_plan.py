@@ -70,7 +70,13 @@ def pinned_spans(split: tuple[int, ...], n_layers: int, nodes: Sequence[str]) ->
             hint="name more nodes, or cut less often",
         )
     own, *others = itertools.pairwise((0, *split, n_layers))
-    return Spans(own, tuple((name, *span) for name, span in zip(nodes, others, strict=False)))
+    used, unused = nodes[: len(split)], nodes[len(split) :]
+    left_out = f"no layers are left for {', '.join(unused)}: give as many cuts as there are nodes"
+    return Spans(
+        own,
+        tuple((name, *span) for name, span in zip(used, others, strict=True)),
+        warnings=(left_out,) if unused else (),
+    )
 
 
 def plan_spans(model: ModelFile, cluster: Cluster, plan: RunPlan, context: int) -> Spans:
@@ -82,14 +88,17 @@ def plan_spans(model: ModelFile, cluster: Cluster, plan: RunPlan, context: int) 
     compute, rows = plan.compute, max(plan.compute.prefill_rows, plan.speculation.window_max + 1)
     demand = Demand(context=context, sequences=compute.sequences, batch_rows=rows)
     drafting = Drafting(plan.speculation.draft_max if _may_draft(plan.speculation.strategy) else 0)
-    stages = min(plan.topology.stages, len(cluster.nodes))
+    asked, machines = plan.topology.stages, len(cluster.nodes)
+    stages = min(asked, machines)
     best = plan_placement(cluster, describe_model(model), demand, drafting, stages=stages, own_first=True)
     file = cache_dir() / "placements" / f"{model.fingerprint}.toml"
     chosen = _of_last_time(file, best) or best
     _remember(file, chosen)
     first, *others = chosen.chosen.placement
     spans = tuple((stage.node.name, stage.first, stage.end) for stage in others)
-    return Spans((first.first, first.end), spans, tuple(explanation(chosen)), tuple(warnings(chosen)))
+    fewer = f"{stages} stages instead of {asked}: only {machines} machines can be used, this one included"
+    warned = [*([fewer] if stages < asked else []), *warnings(chosen)]
+    return Spans((first.first, first.end), spans, tuple(explanation(chosen)), tuple(warned))
 
 
 def _of_last_time(file: Path, best: Plan) -> Plan | None:

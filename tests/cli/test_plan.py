@@ -218,6 +218,24 @@ def test_what_contradicts_a_pinned_plan_is_refused(
     assert fault in err
 
 
+@pytest.mark.parametrize(
+    ("more", "fault"),
+    [
+        (("--split", "1"), "--split needs one cut for each --node: 2, not 1"),
+        (("--stages", "5"), "--stages 5 needs 4 nodes besides this machine, and --node names 2"),
+    ],
+)
+def test_nodes_without_layers_and_stages_without_nodes_are_refused(
+    tool: Tool, more: tuple[str, ...], fault: str
+) -> None:
+    named = ("--node", "ws://a:1", "--node", "ws://b:1", "--model", "small.gguf")
+    code, _, err = tool(*named, *more, program="prompt")
+    assert code == 2
+    assert fault in err
+    for enough in (("--split", "1,2"), ("--stages", "2"), ()):
+        assert tool(*named, *enough, "--print-config", program="prompt")[0] == 0
+
+
 def test_a_pinned_plan_without_this_machine_in_front_is_refused(tool: Tool, tmp_path: Path) -> None:
     lock(tmp_path, LockedStage("server", "ws://server:1", 0, N_LAYERS))
     code, _, err = tool("--model", "small.gguf", "--topology", "plan.toml", program="prompt")

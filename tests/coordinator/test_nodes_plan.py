@@ -31,6 +31,8 @@ def test_given_cuts_go_to_the_nodes_in_their_order() -> None:
     spans = pinned_spans((2, 4), 6, ["a", "b", "c"])
     assert spans.own == (0, 2)
     assert spans.on_nodes == (("a", 2, 4), ("b", 4, 6))
+    assert spans.warnings == ("no layers are left for c: give as many cuts as there are nodes",)
+    assert pinned_spans((2, 4), 6, ["a", "b"]).warnings == ()
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +65,12 @@ def test_whoever_asks_for_more_stages_is_told_what_they_cost(model: Path) -> Non
     assert len(spans.on_nodes) == 2
     (warning,) = spans.warnings
     assert warning.startswith(f"one machine alone is faster: {OWN} makes ")
+
+
+def test_whoever_asks_for_more_stages_than_there_are_machines_is_warned(model: Path) -> None:
+    spans = spans_of(model, machine(OWN), machine("a"), stages=5)
+    assert len(spans.on_nodes) == 1
+    assert spans.warnings[0] == "2 stages instead of 5: only 2 machines can be used, this one included"
 
 
 def test_a_node_that_is_much_faster_gets_all_but_the_first_layer(model: Path) -> None:
