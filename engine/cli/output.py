@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
-from typing import TextIO
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
 
 import orjson
 
@@ -147,5 +147,16 @@ def _json_line(event: Event) -> str:
 def _pretty_line(event: Event) -> str:
     data = event.to_dict()
     del data["kind"], data["at"]
+    if isinstance(event, RequestFinished):  # the whole result holds the answer once more
+        data = {**data, "result": "", **_figures(event.result.get("timings", {}))}
     values = " ".join(f"{name}={value}" for name, value in data.items() if value not in ("", (), {}))
     return one_line(f"{event.at:10.3f} {event.kind:<11} {values}")
+
+
+def _figures(timings: Mapping[str, Any]) -> dict[str, str]:
+    """The number of tokens of an answer and their rate, where known."""
+    rate = timings.get("predicted_per_second")
+    return {
+        "tokens": str(timings.get("predicted_n", "")),
+        "tok/s": f"{rate:.1f}" if rate else "",
+    }

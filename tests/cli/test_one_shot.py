@@ -182,6 +182,13 @@ def test_the_level_of_the_log_leaves_windows_out(prompt: Callable[..., Done]) ->
     assert kinds == {"engine", "model", "stage", "request", "prefill", "finished"}
 
 
+def test_the_log_for_people_ends_with_the_few_figures_of_an_answer(prompt: Callable[..., Done]) -> None:
+    done = prompt("--log-format", "pretty", "one two")
+    last = done.stderr.splitlines()[-1].split()
+    assert last[1] == "finished"
+    assert last[3:] == ["finish_reason=stop", "tokens=2", "tok/s=42.0"]
+
+
 def test_warnings_and_notes_are_shown_without_a_log(prompt: Callable[..., Done]) -> None:
     done = prompt("--model", "noted", "one warn")
     assert done.stderr == "skippy-prompt: note: this is a fake\nskippy-prompt: warning: a fallback\n"
