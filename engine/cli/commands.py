@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from engine.cli.output import print_wrapped
 from engine.client.sanitize import one_line
 from engine.config.plan import STRATEGIES
 from engine.config.resolve import LIVE_TABLES
@@ -43,8 +44,8 @@ async def _help(repl: Repl, argument: str) -> None:
     usages[":quit"] = "leave, as Ctrl+D does"
     width = max(map(len, usages))
     for usage, text in usages.items():
-        print(f"{usage:<{width}}  {text}")
-    print('Alt+Enter begins a new line, and so does Enter after """. Ctrl+C stops an answer.')
+        print_wrapped(f"{usage:<{width}}  {text}", width + 2)
+    print_wrapped('Alt+Enter begins a new line, and so does Enter after """. Ctrl+C stops an answer.')
 
 
 async def _stats(repl: Repl, argument: str) -> None:

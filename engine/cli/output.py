@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
@@ -34,6 +35,15 @@ def same_terminal(one: TextIO, other: TextIO) -> bool:
 
 def nothing_begun() -> None:
     """A `BeginLine` for streams that no answer is written to."""
+
+
+def print_wrapped(text: str, indent: int = 0) -> None:
+    """Print a line of ours, broken between words at the width of the terminal; `indent` its further lines."""
+    width = shutil.get_terminal_size().columns
+    lines = textwrap.wrap(
+        text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
+    print("\n".join(lines))
 
 
 class AnswerWriter:

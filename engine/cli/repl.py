@@ -14,7 +14,7 @@ from engine.cli.commands import COMMANDS, arguments_of
 from engine.cli.editing import edit_session, unquoted
 from engine.cli.errors import Interrupted, print_error
 from engine.cli.interrupts import Interrupts
-from engine.cli.output import AnswerWriter
+from engine.cli.output import AnswerWriter, print_wrapped
 from engine.cli.report import node_line, stats_lines
 from engine.cli.session import Session
 from engine.cli.setup import FrontEnd, request_of
@@ -81,9 +81,9 @@ class Repl:
             exact = ", exact" if model.exact else ""
             layers = f"{model.layers} layers in {len(stages)} stages, context {model.context}"
             strategy = f"strategy {self.plan.speculation.strategy}{exact}"
-            print(f"{one_line(model.name)}: {layers}, {strategy}. :help lists the commands.")
+            print_wrapped(f"{one_line(model.name)}: {layers}, {strategy}. :help lists the commands.")
         for node in self.session.state.nodes.values():
-            print(f"node {one_line(node_line(node))}")
+            print_wrapped(f"node {one_line(node_line(node))}", len("node "))
 
     async def run(self) -> int:
         """Until the person leaves."""

@@ -15,11 +15,11 @@ OpenTerminal = Callable[..., Terminal]
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[OpenTerminal]:
-    """Opens `skippy-prompt` with some arguments on a terminal of its own."""
+    """Opens `skippy-prompt` with some arguments on a terminal of its own, so many columns wide."""
     opened: list[Terminal] = []
 
-    def open_terminal(*arguments: str) -> Terminal:
-        opened.append(Terminal([*PROMPT, *arguments], tmp_path))
+    def open_terminal(*arguments: str, columns: int = 100) -> Terminal:
+        opened.append(Terminal([*PROMPT, *arguments], tmp_path, columns))
         return opened[-1]
 
     yield open_terminal

@@ -59,11 +59,11 @@ def run(
 class Terminal:
     """A process on a pseudo terminal; all that it writes is kept in `seen`."""
 
-    def __init__(self, command: Sequence[str], home: Path) -> None:
+    def __init__(self, command: Sequence[str], home: Path, columns: int = 100) -> None:
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             os.chdir(home)
-            os.execve(command[0], list(command), environment(home))
+            os.execve(command[0], list(command), environment(home) | {"COLUMNS": str(columns)})
         self.seen = ""
         self._expected = 0  # where in `seen` the last expected text ended
 

@@ -45,6 +45,19 @@ def test_it_greets_answers_and_leaves(repl: Terminal) -> None:
     assert repl.wait() == 0
 
 
+def test_the_greeting_and_the_help_break_between_words(terminal: OpenTerminal) -> None:
+    screen = terminal(columns=60)
+    screen.expect("context 4096, strategy auto,\r\nexact. :help lists the commands.\r\n", READY)
+    screen.type(":help\r")
+    screen.expect(SENT)
+    begin = screen.seen.rindex(SENT) + len(SENT)
+    screen.expect("stops an answer.\r\n")
+    end = screen.seen.index("stops an answer.\r\n")
+    shown = screen.seen[begin:end].splitlines()
+    assert max(map(len, shown)) <= 60
+    assert any(line.startswith(":stats ") and line.endswith(" figures of the last") for line in shown)
+
+
 def test_nodes_are_named_at_the_start_and_in_the_figures(terminal: OpenTerminal) -> None:
     screen = terminal("--model", "on-nodes")
     screen.expect("node den, layers 15:30: ready, received 2.5 MB")
