@@ -15,6 +15,7 @@ REMEMBERED = 8  # measurements of each number of rows
 OPTIMISM = 0.85  # share of the slope seen so far that further rows are expected to cost
 NOTABLE = 0.04  # relative change for which tables are made anew
 LONG_CATCH_UP = 16  # rows; fewer are part of the price of a draft
+SETTLED = 2  # windows of as many rows, after which the next one costs no more than usual
 SATURATED = 0.25  # share of its compute that a window has waited at a stage which is never idle
 # Priors, as shares of a plain step's compute: one MTP draft, and one row that the head has to catch up on.
 DRAFT_SHARE = 0.2
@@ -52,8 +53,9 @@ class RowCosts:
     """Milliseconds by number of rows. Between measured counts it is linear; a single measured count is
     extended with `growth` times proportionality: 1 for compute (until measured), 0 for the network.
 
-    A GPU keeps the graph of the last batch, and makes a new one for a batch of other rows. So the first of
-    several windows of as many rows is measured apart: what it takes more than the others is `switch_ms`.
+    A GPU keeps the graph of the last batch. A batch of other rows is computed without one, and the next of
+    as many rows makes a new one. So the first two windows of as many rows are measured apart: what they take
+    more than the others is `switch_ms`.
 
     Windows that other ones accompany take longer where stages share a device. They tell only of rows that no
     window alone has been measured with, and of changes.
@@ -64,35 +66,39 @@ class RowCosts:
         self._steady: dict[int, Timings] = {}
         self._first: dict[int, Timings] = {}
         self._alone: set[int] = set()
-        self._switch: Timings | None = None
+        self._switch: list[Timings | None] = [None, None]  # of the first window, and of the second
         self._shown: dict[int, float] = {}  # what the last table was made from
 
-    def observe(self, rows: int, ms: float, *, first: bool = False, accompanied: bool = False) -> bool:
-        """Add a measurement, of the `first` window after one of other rows or of one after the like; True
-        when the last table is no longer good."""
+    def observe(
+        self, rows: int, ms: float, *, since_change: int = SETTLED, accompanied: bool = False
+    ) -> bool:
+        """Add a measurement, after `since_change` windows of as many rows; True when the last table is no
+        longer good."""
         if rows in self._alone:
-            if accompanied and not first:
+            if accompanied and since_change:
                 return False
         elif not accompanied:
             self._alone.add(rows)
             self._steady.pop(rows, None)
             self._first.pop(rows, None)
         steady = self._steady.get(rows)
-        if not first:
+        if steady is not None and since_change < SETTLED:
+            before = self.switch_ms
+            excess = max(0.0, ms - steady.typical)
+            self._switch[since_change] = added(self._switch[since_change], excess)
+            if abs(self.switch_ms - before) > NOTABLE * steady.typical:
+                return True
+        if since_change:
             self._steady[rows] = added(steady, ms)
         elif steady is None:
             self._first[rows] = added(self._first.get(rows), ms)
-        else:
-            before = self.switch_ms
-            self._switch = added(self._switch, max(0.0, ms - steady.typical))
-            return abs(self.switch_ms - before) > NOTABLE * steady.typical
         shown = self._shown.get(rows, 0.0)
         return abs(self._typical(rows) - shown) > NOTABLE * shown
 
     @property
     def switch_ms(self) -> float:
-        """What a window costs more than usual if the one before it had other rows."""
-        return self._switch.typical if self._switch is not None else 0.0
+        """What windows cost more than usual, together, if the one before them had other rows."""
+        return sum(timings.typical for timings in self._switch if timings is not None)
 
     @property
     def largest(self) -> int:
@@ -105,7 +111,8 @@ class RowCosts:
         if steady is not None:
             return steady.typical
         fewer = (timings.typical for count, timings in self._steady.items() if count < rows)
-        return max(self._first[rows].typical - self.switch_ms, *fewer, 0.0)
+        switch = self._switch[0].typical if self._switch[0] is not None else 0.0
+        return max(self._first[rows].typical - switch, *fewer, 0.0)
 
     def table(self, most: int) -> list[float]:
         """Milliseconds for 0..most rows; entry 0 is 0, and so are all before the first measurement.
@@ -160,7 +167,8 @@ class CostModel:
         self._draft: Timings | None = None
         self._catch_up: Timings | None = None
         self.last_rows = 0  # of the last window that was answered
-        self.switch_ms = 0.0  # what a window costs more, on all stages, if the one before it had other rows
+        self._since_change = 0  # windows of as many rows before that one
+        self.switch_ms = 0.0  # what a change of rows costs on all stages together
         self._times = LoopTimes([], [], [], 0.0)
         self._changed = True
 
@@ -175,14 +183,20 @@ class CostModel:
         return any(stage.largest <= 1 for stage in self._stages.values())
 
     def observe_stage(
-        self, stage: int, rows: int, ms: float, *, first: bool = False, accompanied: bool = False
+        self,
+        stage: int,
+        rows: int,
+        ms: float,
+        *,
+        since_change: int = SETTLED,
+        accompanied: bool = False,
     ) -> None:
-        """Compute of one stage for a window; `first`: the window before it had other rows; `accompanied`:
-        others were under way."""
+        """Compute of one stage for a window, after `since_change` of as many rows; `accompanied`: others were
+        under way."""
         costs = self._stages.get(stage)
         if costs is None:
             costs = self._stages[stage] = RowCosts(growth=1.0)
-        self._changed |= costs.observe(rows, ms, first=first, accompanied=accompanied)
+        self._changed |= costs.observe(rows, ms, since_change=since_change, accompanied=accompanied)
 
     def observe_window(
         self,
@@ -195,14 +209,17 @@ class CostModel:
     ) -> None:
         """A window came back after `elapsed_ms`; the last stage's compute contains `head_ms` of drafting."""
         accounted = 0.0
-        first, self.last_rows = rows != self.last_rows, rows
+        since_change = self._since_change = self._since_change + 1 if rows == self.last_rows else 0
+        self.last_rows = rows
         for time in times:
             accounted += (time.queue_us + time.compute_us) / 1000
             drafting = head_ms if time is times[-1] else 0.0
             compute_ms = max(0.0, time.compute_us / 1000 - drafting)
-            self.observe_stage(time.stage, rows, compute_ms, first=first, accompanied=accompanied)
+            self.observe_stage(
+                time.stage, rows, compute_ms, since_change=since_change, accompanied=accompanied
+            )
         self._changed |= self._network.observe(rows, max(0.0, elapsed_ms - accounted))
-        if first:  # no other window tells
+        if since_change < SETTLED:  # no other window tells
             self.switch_ms = sum(stage.switch_ms for stage in self._stages.values())
 
     def observe_spacing(self, rows: int, times: Sequence[StageTime], ms: float) -> None:

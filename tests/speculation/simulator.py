@@ -153,6 +153,7 @@ class FakeStage:
         self.cancelled = -1
         self.computed_rows = 0
         self.shape = 0  # rows of the last window
+        self.since_change = 0  # windows of as many rows before it
 
     @property
     def length(self) -> int:
@@ -208,6 +209,7 @@ class Simulation:
         mtp: FakeMtp | None = None,
         overhead_ms: float = 0.2,
         switch_ms: float = 0.0,
+        settle_ms: float = 0.0,
         one_device: bool = False,
         jitter_ms: float = 0.0,
         noise: float = 0.0,
@@ -223,6 +225,7 @@ class Simulation:
         self._mtp = mtp
         self._overhead_ms = overhead_ms
         self._switch_ms = switch_ms  # of a stage, for a window of other rows than the last one
+        self._settle_ms = settle_ms  # .. and for the one after it, of as many
         self._one_device = one_device  # all stages compute on it, one after the other
         self._device_free = 0.0
         self._jitter_ms = jitter_ms
@@ -319,8 +322,11 @@ class Simulation:
             stage.compute(message)
             spent = stage.cost(len(message.plan.tokens)) * (1 + self._noise * self._random.random())
             if len(message.plan.tokens) != stage.shape:
-                stage.shape = len(message.plan.tokens)
+                stage.shape, stage.since_change = len(message.plan.tokens), 0
                 spent += self._switch_ms
+            else:
+                stage.since_change += 1
+                spent += self._settle_ms if stage.since_change == 1 else 0.0
             draft = None
             if index + 1 == len(self.stages):
                 draft, head_ms = self._draft(message)

@@ -123,18 +123,20 @@ def test_a_prefill_chunk_or_a_calibration_run_counts_as_well() -> None:
 def test_the_first_window_of_other_rows_is_measured_apart() -> None:
     """On a GPU, 1 row takes 2 ms and 3 rows 3 ms, and 4 ms more after a window of another number of rows."""
     costs = RowCosts(growth=1.0)
-    for rows, ms, first in ((1, 6.0, True), (1, 2.0, False), (3, 7.0, True), (3, 3.0, False), (1, 6.0, True)):
-        costs.observe(rows, ms, first=first)
+    for rows, ms, since in ((1, 6.0, 0), (1, 2.0, 2), (3, 7.0, 0), (3, 3.0, 2), (1, 6.0, 0)):
+        costs.observe(rows, ms, since_change=since)
     assert costs.switch_ms == pytest.approx(4.0)
     assert costs.table(3)[1:] == pytest.approx([2.0, 2.5, 3.0])
 
 
 def test_rows_that_were_only_ever_first_are_reckoned_without_the_change() -> None:
     costs = RowCosts(growth=1.0)
-    for rows, ms, first in ((1, 2.0, False), (4, 7.5, True), (1, 6.0, True)):
-        costs.observe(rows, ms, first=first)
+    for rows, ms, since in ((1, 2.0, 2), (4, 7.5, 0), (1, 6.0, 0)):
+        costs.observe(rows, ms, since_change=since)
     assert costs.table(4)[4] == pytest.approx(3.5)
-    costs.observe(8, 1.0, first=True)  # a change that cost nothing this time: still no cheaper than one row
+    costs.observe(
+        8, 1.0, since_change=0
+    )  # a change that cost nothing this time: still no cheaper than one row
     assert costs.table(8)[1] == pytest.approx(2.0)
 
 
@@ -144,6 +146,16 @@ def test_a_model_tells_first_windows_by_their_rows() -> None:
         model.observe_window(rows, times(ms, ms), 2 * ms + 1)
     assert model.switch_ms == pytest.approx(2 * 3.0)
     assert model.times(2).loop[1:] == pytest.approx([5.0, 7.0])
+
+
+def test_the_second_window_may_be_dear_as_well() -> None:
+    """As with CUDA graphs: the first batch of other rows runs without one, the second one makes it."""
+    model = CostModel()
+    for rows in (1, 2, 1, 2, 1):
+        for more in (4.0, 7.0, 0.0, 0.0, 0.0, 0.0):
+            model.observe_window(rows, times(1.0 + rows + more), 5.0 + rows + more)
+    assert model.switch_ms == pytest.approx(4.0 + 7.0, rel=0.01)
+    assert model.times(2).slowest[1:] == pytest.approx([2.0, 3.0])
 
 
 def test_windows_in_company_tell_only_of_rows_that_were_not_measured_alone() -> None:
