@@ -22,7 +22,6 @@ form of tokens per time). What is not worth it by what is known may still be wor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from math import ceil, inf
 from operator import itemgetter
 
@@ -86,8 +85,13 @@ class GoodputPolicy:
 
     def _changes_ms(self, *rows: int) -> float:
         """What it takes to change to windows of these rows, one after the other, and back to the usual."""
-        shapes = (self._costs.last_rows, *rows, self._steady_rows)
-        return self._costs.switch_ms * sum(a != b for a, b in pairwise(shapes))
+        switch_ms, before, changes = self._costs.switch_ms, self._costs.last_rows, 0
+        if not switch_ms:
+            return 0.0
+        for count in (*rows, self._steady_rows):
+            changes += count != before
+            before = count
+        return switch_ms * changes
 
     def _single(
         self, offer: Offer, survivals: Sequence[float], times: LoopTimes, pace: float
@@ -213,20 +217,21 @@ class GoodputPolicy:
 
     def _draft_probe(self, need: DraftNeed, times: LoopTimes, most: int) -> int:
         """One draft, only to see how good drafts are, where they would pay if they were very good."""
+        if self._draft_probed:
+            return 0
         second_row = self._costs.only_single_rows
+        price = self._costs.draft_ms(1) + self._costs.catch_up_ms(need.skipped)
+        allowance = self._allowance(times)
+        if second_row:  # the draft is to be verified as well, to see what that costs
+            price += self._probe_loss(self._acceptance.at_depth(0).mean, times)
+            allowance = max(allowance, DISCOVERY * times.loop[1])
+        if price > allowance:
+            return 0
         best_case = times.loop
         if second_row:  # further rows may cost next to nothing
             best_case = [times.loop[1]] * len(times.loop)
         rates = self._draft_rates(best_case, HOPE)[: most + 1]
-        if self._draft_probed or max(rates) <= rates[0]:
-            return 0
-        price = self._costs.draft_ms(1) + self._costs.catch_up_ms(need.skipped)
-        if second_row:  # the draft is to be verified as well, to see what that costs
-            price += self._probe_loss(self._acceptance.at_depth(0).mean, times)
-        allowance = self._allowance(times)
-        if second_row:
-            allowance = max(allowance, DISCOVERY * times.loop[1])
-        if price > allowance:
+        if max(rates) <= rates[0]:
             return 0
         self._draft_probed = True
         self._second_row_due = second_row
