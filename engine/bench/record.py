@@ -1,4 +1,4 @@
-"""The record of a run: one JSON line for what is measured and where, then one for each measurement.
+"""The record of a run: a JSON line for what is measured, where and by which call, then one per measurement.
 
 A line is on disk before the next measurement begins, so a run that was killed goes on where it was. What was
 measured with other settings is never mixed in.
@@ -19,14 +19,18 @@ from engine.bench.measurement import Measurement
 from engine.errors import SkippyError, UsageError
 
 FILE_NAME = "measurements.jsonl"
+_CALL = "call"  # in the first line; it is not compared, as other options may mean the same
 
 
 class Record:
     """Open for appending; `measurements` are those of before and those of now."""
 
-    def __init__(self, folder: Path, head: Mapping[str, Any], *, resume: bool) -> None:
+    def __init__(
+        self, folder: Path, head: Mapping[str, Any], *, resume: bool, call: Mapping[str, Any] | None = None
+    ) -> None:
         """`head` says what is measured and where; a resumed run must have begun with the same.
 
+        `call` is kept for `recorded_call`.
         Raises UsageError if the folder holds a run and none is to be resumed, or one with another head.
         """
         self.path = folder / FILE_NAME
@@ -46,7 +50,7 @@ class Record:
         except OSError as error:
             raise SkippyError(f"cannot write to {folder}: {error.strerror or error}") from error
         if not lines:
-            self._append(head)
+            self._append(head if call is None else {**head, _CALL: call})
 
     def __enter__(self) -> Record:
         return self
@@ -86,6 +90,18 @@ class Record:
         return complete.splitlines()
 
 
+def recorded_call(folder: Path) -> dict[str, Any]:
+    """The options with which the run in a folder began; empty if it did not keep them, or there is no run."""
+    path = folder / FILE_NAME
+    try:
+        with path.open("rb") as file:
+            line = file.readline()
+    except OSError:
+        return {}  # whoever opens the record says what is wrong
+    call = _parsed(line, 1, path).get(_CALL, {}) if line.endswith(b"\n") else {}
+    return call if isinstance(call, dict) else {}
+
+
 def _parsed(line: bytes, number: int, path: Path) -> dict[str, Any]:
     try:
         data = orjson.loads(line)
@@ -98,7 +114,7 @@ def _parsed(line: bytes, number: int, path: Path) -> dict[str, Any]:
 
 def _check_head(head: Mapping[str, Any], before: Mapping[str, Any], path: Path) -> None:
     ours = orjson.loads(orjson.dumps(head))
-    for name in sorted({*ours, *before}):
+    for name in sorted({*ours, *before} - {_CALL}):
         if ours.get(name) != before.get(name):
             raise UsageError(
                 f"{path.parent} was measured with {name} {before.get(name)!r}, not {ours.get(name)!r}",

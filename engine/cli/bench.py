@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -16,11 +17,12 @@ from engine.bench.arms import PLAIN, BenchSettings
 from engine.bench.differences import find_differences, reference_of
 from engine.bench.netns import delay_by
 from engine.bench.plots import svg, terminal
-from engine.bench.record import Record
+from engine.bench.record import FILE_NAME, Record, recorded_call
 from engine.bench.report import RESULT_NAME, Result
 from engine.bench.session import Session, Told
 from engine.bench.summary import summarize
 from engine.bench.workloads import load_suite
+from engine.cli.bench_call import given_options, with_recorded
 from engine.cli.errors import Interrupted
 from engine.cli.interrupts import Interrupts
 from engine.cli.options import flags_of
@@ -54,6 +56,11 @@ def run_bench(arguments: argparse.Namespace) -> int:
     resume = arguments.resume or arguments.report
     if resume and arguments.out is None:
         raise UsageError("--resume and --report need the folder of a run", hint="give --out DIR")
+    folder = _folder(arguments.out)
+    if arguments.report and not (folder / FILE_NAME).exists():
+        raise UsageError(f"{folder} holds no run", hint="name the folder that bench --out wrote")
+    if resume:
+        arguments = with_recorded(arguments, recorded_call(folder))
     page = page_of(arguments.write, "bench")
     plan = resolve_plan({**_DEFAULTS, **_given(arguments)}, None)
     _check_two_stages(arguments, plan)
@@ -72,9 +79,8 @@ def run_bench(arguments: argparse.Namespace) -> int:
         rpc_library=_rpc_library(arguments.rpc_library),
     )
     session = Session(settings, model, native_mtp=native_mtp)
-    folder = _folder(arguments.out)
     try:
-        with Record(folder, session.head(), resume=resume) as record:
+        with Record(folder, session.head(), resume=resume, call=given_options(arguments)) as record:
             if not arguments.report:
                 asyncio.run(_measure(session, record, folder))
             result = _result(session, record)
@@ -93,7 +99,8 @@ async def _measure(session: Session, record: Record, folder: Path) -> None:
         except (Interrupted, asyncio.CancelledError):
             teller.clear()
             print(f"{len(record.measurements)} measurements are kept in {folder}", file=sys.stderr)
-            print(f"go on with the same settings and --resume --out {folder}", file=sys.stderr)
+            go_on = f"skippy-engine bench --resume --out {shlex.quote(str(folder))}"
+            print(f"go on with: {go_on}", file=sys.stderr)
             raise Interrupted from None
     teller.clear()
 

@@ -65,7 +65,9 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         help="also llama.cpp's own split, with this build of its RPC backend (docs/performance.md)",
     )
     parser.add_argument("--out", metavar="DIR", help="folder for record and report (default: a new one)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run that --out holds")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the run that --out holds, with its settings"
+    )
     parser.add_argument(
         "--report", action="store_true", help="measure no more: tell what the run that --out holds has so far"
     )

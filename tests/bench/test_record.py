@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from engine.bench.measurement import Measurement
-from engine.bench.record import FILE_NAME, Record
+from engine.bench.record import FILE_NAME, Record, recorded_call
 from engine.errors import UsageError
 from tests.bench.samples import ONE_STAGE, WHOLE, measured
 
@@ -71,3 +71,20 @@ def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
         pass
     with pytest.raises(UsageError, match="--resume"):
         Record(tmp_path, HEAD, resume=False)
+
+
+def test_the_call_of_a_run_is_kept_and_not_compared(tmp_path: Path) -> None:
+    with Record(tmp_path, HEAD, resume=False, call={"repeat": 3}):
+        pass
+    assert recorded_call(tmp_path) == {"repeat": 3}
+    with Record(tmp_path, HEAD, resume=True, call={"repeat": 3, "stages": "2"}):
+        pass
+    assert recorded_call(tmp_path) == {"repeat": 3}
+
+
+def test_a_run_that_kept_no_call_has_none(tmp_path: Path) -> None:
+    assert recorded_call(tmp_path) == {}
+    (tmp_path / FILE_NAME).write_bytes(b'{"suite": "bu')
+    assert recorded_call(tmp_path) == {}
+    (tmp_path / FILE_NAME).write_bytes(orjson.dumps(HEAD) + b"\n")
+    assert recorded_call(tmp_path) == {}
