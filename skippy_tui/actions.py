@@ -64,7 +64,7 @@ async def copy_code(app: SkippyApp, argument: str) -> None:
 
 def _last_answer(app: SkippyApp) -> str:
     answer = app.controller.conversation.last("assistant")
-    if answer is None:
+    if answer is None or not answer.content:
         raise SkippyError("there is no answer yet", hint="ask something first")
     return answer.content
 

@@ -180,7 +180,7 @@ class Controller:
         await self.view.end_answer(answered)
         if failure:
             await self.view.add_failure(failure)
-        if answered is not None and answered.tokens:
+        if answered is not None and is_shown(answered):
             self.conversation = self.conversation.with_turn(_turn_of(answered))
         await self._save()
 
@@ -284,14 +284,18 @@ class Controller:
     async def new_chat(self) -> None:
         """Leave this chat for an empty one."""
         self._refuse_while_busy()
-        self._before_edit = None
+        self._leave_answer()
         self.conversation = Conversation(system=self.plan.generation.system)
         await self.view.show(self.conversation)
+
+    def _leave_answer(self) -> None:
+        self._before_edit = None
+        self.feed.forget_answer()
 
     async def clear(self) -> None:
         """Forget the turns of this chat."""
         self._refuse_while_busy()
-        self._before_edit = None
+        self._leave_answer()
         self.conversation = replace(self.conversation, turns=())
         await self._save()
         await self.view.show(self.conversation)
@@ -302,7 +306,7 @@ class Controller:
         conversation = await asyncio.to_thread(self.store.load, id)
         if conversation is None:
             raise SkippyError("this chat is gone")
-        self._before_edit = None
+        self._leave_answer()
         self.conversation = conversation
         await self.view.show(conversation)
 
@@ -337,6 +341,12 @@ class Controller:
         await self._end_changing()
         await self.feed.close()
         self.store.close()
+
+
+def is_shown(answered: Request) -> bool:
+    """Whether an answer has a place in the chat: one that was stopped has, also before its first token."""
+    stopped = answered.finished is not None and answered.finished.finish_reason == "cancelled"
+    return bool(answered.tokens) or stopped
 
 
 def _turn_of(answered: Request) -> Turn:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from engine.client.requests import GenerateRequest
@@ -15,7 +16,7 @@ from engine.errors import EngineLost, SkippyError
 from engine.events import EngineState, Event, Notice, RequestFinished, RequestStarted
 from engine.protocol.messages import LinkEmulation
 from engine.timeouts import TIMEOUTS
-from engine.view import Request, ViewState, apply
+from engine.view import Request, Series, ViewState, apply
 
 # What somebody may wait for; waking them for every token would cost more than to read it.
 _AWAITED = (EngineState, Notice, RequestStarted, RequestFinished)
@@ -127,6 +128,13 @@ class Feed:
         if isinstance(event, _AWAITED):
             async with self._changed:
                 self._changed.notify_all()
+
+    def forget_answer(self) -> None:
+        """Its figures, and what it left in the stages' caches, belong to a chat that is left."""
+        stages = {
+            index: replace(stage, timings=Series(), kv_tokens=0) for index, stage in self.state.stages.items()
+        }
+        self.state = replace(self.state, request=None, stages=stages)
 
     # -- answers -------------------------------------------------------------------------------------
 

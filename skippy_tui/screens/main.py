@@ -151,9 +151,7 @@ class MainScreen(Screen[None]):
 
     def _draw_answer(self, state: ViewState) -> None:
         request = state.request
-        if request is None:
-            return
-        if request.id == self._controller.request_id:
+        if request is not None and request.id == self._controller.request_id:
             self.chat.draw(request)
         self._draw_tokens(state)
 

@@ -6,6 +6,7 @@ from textual.app import ComposeResult
 from textual.content import Content
 
 from engine.view import Request, ViewState
+from skippy_tui.controller import is_shown
 from skippy_tui.conversation import Conversation
 from skippy_tui.widgets.follow import FollowScroll
 from skippy_tui.widgets.messages import (
@@ -72,7 +73,7 @@ class Chat(FollowScroll):
         answer, self._answer = self._answer, None
         if answer is None:
             return
-        if request is None or not request.tokens:
+        if request is None or not is_shown(request):
             await answer.remove()
             return
         answer.append(request.text[len(answer.text) :])

@@ -109,8 +109,8 @@ def answer_figures(result: Mapping[str, Any]) -> str:
     """One line about an answer: how long, how fast, and what was drafted right."""
     parts = []
     timings = result.get("timings") or {}
-    if timings:
-        parts.append(f"{timings.get('predicted_n', 0)} tokens")
+    if timings.get("predicted_n"):
+        parts.append(f"{timings['predicted_n']} tokens")
         if timings.get("predicted_per_second"):
             parts.append(f"{timings['predicted_per_second']:.1f} tok/s")
         if timings.get("ttft_ms") is not None:

@@ -147,7 +147,9 @@ def _speed(request: Request) -> tuple[Content, Content]:
     now = request.tokens_per_second if request.finished is not None else figures.speed_now(request)
     plain = figures.plain_estimate(request)
     mean = "" if request.finished is not None else f"   mean {request.tokens_per_second:5.1f}"
-    speed = _row("speed", (f"{now:5.1f} tok/s", "bold"), (mean, "$foreground-muted"))
+    speed = (
+        _row("speed", (f"{now:5.1f} tok/s", "bold"), (mean, "$foreground-muted")) if now else _empty("speed")
+    )
     if not plain:
         return speed, _row("plain", ("not known yet", "$foreground-muted"))
     ratio = request.tokens_per_second / plain

@@ -10,6 +10,7 @@ from engine.client.sanitize import one_line
 from engine.config.plan import RunPlan
 from engine.view import Request, ViewState
 from skippy_tui import figures
+from skippy_tui.conversation import ending_of
 from skippy_tui.paint import ORIGIN_NAMES, milliseconds, seconds, shortened
 from skippy_tui.widgets.panel import Panel
 from skippy_tui.widgets.welcome import STAGE_SIGNS, UNKNOWN_SIGN
@@ -83,9 +84,14 @@ def _speed(state: ViewState, width: int) -> Content:
                 f"prompt {request.prefill_done}/{request.prefill_total}", "$foreground-muted"
             )
         return Content.styled("thinking …", "$foreground-muted")
+    rate = _rate(request)
+    if not rate:  # of an answer that ended with its first token, or before it
+        return Content.styled(
+            ending_of(request.finished.result) if request.finished else "", "$foreground-muted"
+        )
     known = request.ttft_ms is not None and width >= WIDE
     first = f"first {seconds((request.ttft_ms or 0.0) / 1000)}   " if known else ""
-    return Content.assemble((first, "$foreground-muted"), (f"{_rate(request):5.1f} tok/s", "bold"))
+    return Content.assemble((first, "$foreground-muted"), (f"{rate:5.1f} tok/s", "bold"))
 
 
 def _rate(request: Request) -> float:

@@ -79,11 +79,11 @@ correction. `⏎` is a line break in a token.
     def draw(self, request: Request | None) -> None:
         """Take the tokens that are not here yet."""
         if request is None:
+            self._forget()
             return
         is_new = request.id != self._request
         if is_new:
-            self._request, self._tokens, self._lines = request.id, [], [[]]
-            self._flash, self._seen_windows = None, 0
+            self._begin(request.id)
         fresh = request.tokens[len(self._tokens) :]
         height = 0 if is_new else len(self._lines)
         changed = self._watch_rejects(request) or bool(fresh) or is_new
@@ -93,6 +93,19 @@ correction. `⏎` is a line break in a token.
         if changed:
             self._fit(height)
             self._label(request)
+
+    def _begin(self, request: str) -> None:
+        self._request, self._tokens, self._lines = request, [], [[]]
+        self._flash, self._seen_windows = None, 0
+
+    def _forget(self) -> None:
+        """There is no answer any more."""
+        if not self._request:
+            return
+        self._begin("")
+        self._labelled = None
+        self.border_title, self.border_subtitle = "tokens", ""
+        self._fit()
 
     def _watch_rejects(self, request: Request) -> bool:
         now = self._clock()

@@ -11,6 +11,8 @@ from engine.events import EventsDropped, Notice, RequestFinished
 from engine.protocol.messages import SamplingSettings
 from skippy_tui import demo
 from skippy_tui.widgets.answer_text import AnswerText
+from skippy_tui.widgets.speculation import SpeculationPanel
+from skippy_tui.widgets.tokens import TokenFlow
 from tests.tui.driving import ANSWER, Driver, first_half, running
 
 
@@ -217,3 +219,43 @@ async def test_what_is_typed_right_after_enter_begins_another_prompt() -> None:
         await driver.press("a", "enter", "b")
         assert driver.messages[0] == "a"
         assert driver.app.main.prompt.text == "b"
+
+
+async def test_a_new_chat_shows_no_figure_of_the_one_before() -> None:
+    async with running(size=(120, 40)) as driver:
+        main = driver.app.main
+        await driver.settle()
+        before = main_figures(driver)
+        await driver.write("a prompt")
+        assert main_figures(driver) != before
+        assert "last reject" in str(main.query_one("#strip", TokenFlow).border_subtitle)
+        await driver.press("ctrl+n")
+        main.draw()
+        assert main_figures(driver) == before
+        for flow in main.query(TokenFlow):
+            assert not flow.border_subtitle
+            assert not flow.render_line(0).text.strip()
+
+
+async def test_an_answer_that_is_stopped_before_its_first_token_says_so() -> None:
+    async with running(hold=lambda events: 1, size=(120, 40)) as driver:
+        await driver.write("a prompt")
+        await driver.press("escape")
+        assert driver.messages == ["a prompt", ""]
+        assert driver.shown("AnswerMessage .figures") == "stopped"
+        assert driver.app.main.query_one(".figures").display
+        driver.app.main.draw_figures()
+        assert "tok/s" not in driver.shown("#status")
+        assert "tok/s" not in str(driver.app.main.query_one(SpeculationPanel).content)
+        await driver.write("/stats")
+        await driver.write("/copy")
+        assert "there is no answer yet" in driver.said[-1]
+        driver.client._hold = None
+        await driver.write("another")
+        assert [message["content"] for message in driver.requests[1]["messages"]] == ["a prompt", "another"]
+
+
+def main_figures(driver: Driver) -> list[str]:
+    """The status line and both panels."""
+    driver.app.main.draw_figures()
+    return [driver.shown(selector) for selector in ("#status", "#speculation", "#pipeline")]
