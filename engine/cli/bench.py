@@ -24,6 +24,7 @@ from engine.bench.summary import summarize
 from engine.bench.workloads import load_suite
 from engine.cli.bench_call import given_options, with_recorded
 from engine.cli.errors import Interrupted
+from engine.cli.gpu import warn_without_gpu
 from engine.cli.interrupts import Interrupts
 from engine.cli.options import flags_of
 from engine.cli.output import Progress
@@ -64,6 +65,8 @@ def run_bench(arguments: argparse.Namespace) -> int:
     page = page_of(arguments.write, "bench")
     plan = resolve_plan({**_DEFAULTS, **_given(arguments)}, None)
     _check_two_stages(arguments, plan)
+    if not arguments.report:
+        warn_without_gpu(plan.compute.gpu_layers)
     model = ModelFile.open(resolve_model(plan.model))
     native_mtp = whole_model(model).native_mtp
     settings = BenchSettings(

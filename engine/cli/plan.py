@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from engine.cli.gpu import warn_without_gpu
 from engine.cli.options import config_file_of, flags_of, named_nodes, pinned_nodes
 from engine.config.kinds import Text
 from engine.config.layers import read_nodes_file
@@ -48,6 +49,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
         print("\n".join([*table(plan), "", *explanation(plan)]))
     for warning in warnings(plan):
         print(f"skippy-engine: warning: {warning}", file=sys.stderr)
+    warn_without_gpu(run.compute.gpu_layers)
     return EXIT_OK
 
 

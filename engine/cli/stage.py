@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import engine.compute  # noqa: F401 - before NumPy
+from engine.cli.gpu import warn_without_gpu
 from engine.cli.options import config_file_of, flags_of
 from engine.config.layers import read_config_file
 from engine.config.resolve import TOKEN_VARIABLE, read_token, resolve_plan
@@ -24,6 +25,7 @@ def run_stage(arguments: argparse.Namespace) -> int:
     host, port = parse_listen(arguments.listen)
     plan = resolve_plan(flags_of(arguments), config_file_of(None))
     compute = plan.compute
+    warn_without_gpu(compute.gpu_layers)
     certificate, key = _certificate(arguments)
     run(
         StageSettings(
@@ -66,6 +68,7 @@ def _wait_for_layers(arguments: argparse.Namespace) -> int:
             )
     host, port = parse_listen(arguments.listen)
     plan = resolve_plan({**flags_of(arguments), "model": None}, config_file_of(None))
+    warn_without_gpu(plan.compute.gpu_layers)
     certificate, key = _certificate(arguments)
     run_node(
         NodeOptions(

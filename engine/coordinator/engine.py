@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.client.requests import GenerateRequest
+from engine.compute.gpu import NO_GPU_HINT, gpu_warning
 from engine.config.plan import RunPlan
 from engine.config.rules import with_speculation
 from engine.coordinator.alone import faster_alone
@@ -76,6 +77,8 @@ class Engine:
         sequences = min(info.sequences for info in chain.stages)
         self._slots = SlotPool([slot, *(Slot(number=number) for number in range(1, sequences))])
         self._announce_model(model, chain.stages)
+        if warning := gpu_warning(self.plan.compute.gpu_layers):
+            self.emit(Notice(level="warning", code="no-gpu", message=warning, hint=NO_GPU_HINT))
         self._set_state("ready")
 
     async def _prepare_drafting(self, model: ModelFile) -> None:
