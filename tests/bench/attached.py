@@ -133,8 +133,12 @@ async def run(arguments: argparse.Namespace) -> None:
         try:
             for number in range(-1, arguments.rounds):
                 prompt = PROMPTS[number % len(PROMPTS)]
+                # In turn, so that neither always comes after the other.
+                if number % 2:
+                    watched = await asked_in_the_app(attach, home / str(number), prompt, size)
                 alone = await asked_here(engine, plan, prompt, f"here-{number}")
-                watched = await asked_in_the_app(attach, home / str(number), prompt, size)
+                if not number % 2:
+                    watched = await asked_in_the_app(attach, home / str(number), prompt, size)
                 ratio = watched.speed / alone.speed
                 print(
                     f"alone {alone.speed:6.1f} tok/s   with the app {watched.speed:6.1f}   {ratio:.3f}"
