@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.config.plan import STRATEGIES
+from engine.config.settings import nearest
 from engine.errors import SkippyError, UsageError
 from skippy_tui import settings
 from skippy_tui.conversation import code_blocks, title_of, to_json, to_markdown
@@ -15,6 +16,9 @@ from skippy_tui.report import stats_text
 
 if TYPE_CHECKING:
     from skippy_tui.app import SkippyApp
+
+
+EXPORTS = ("markdown", "json")
 
 
 async def stop(app: SkippyApp, argument: str) -> None:
@@ -78,7 +82,9 @@ async def export(app: SkippyApp, argument: str) -> None:
     if not chat.turns:
         raise SkippyError("this chat is empty", hint="ask something first")
     form, _, name = argument.partition(" ")
-    if form not in ("", "markdown", "json"):
+    if form not in ("", *EXPORTS):
+        if not name and not Path(form).suffix and "/" not in form:
+            raise UsageError(f"there is no format {form}", hint=nearest(form, EXPORTS))
         form, name = "", argument
     if not form:
         form = "json" if name.endswith(".json") else "markdown"

@@ -78,7 +78,7 @@ def _settings(app: SkippyApp) -> Sequence[str]:
 
 
 def _formats(app: SkippyApp) -> Sequence[str]:
-    return ("markdown", "json")
+    return actions.EXPORTS
 
 
 ASK, ANSWER, CHATS, SETTING, VIEW = "Asking", "Answers", "Chats", "Settings", "View"
@@ -172,7 +172,10 @@ def suggestions(app: SkippyApp, text: str) -> list[Suggestion]:
     if not space:
         return [
             Suggestion(
-                f"/{command.name}", f"{command.argument}  {command.help}".strip(), not command.needs_argument
+                f"/{command.name}",
+                f"{command.argument}  {command.help}".strip(),
+                complete=not command.needs_argument,
+                more=bool(command.argument),
             )
             for command in _TABLE
             if command.name.startswith(name)
@@ -187,7 +190,7 @@ def suggestions(app: SkippyApp, text: str) -> list[Suggestion]:
         return []
     if name == "set":
         return [
-            Suggestion(f"/set {word}", SETTINGS[word].help, False)
+            Suggestion(f"/set {word}", SETTINGS[word].help, complete=False, more=True)
             for word in command.choices(app)
             if word.startswith(first)
         ]

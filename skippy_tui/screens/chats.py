@@ -108,7 +108,10 @@ class ChatsScreen(ModalScreen[str]):
         kept = results.highlighted or 0
         results.clear_options()
         results.add_options(Option(_line(summary)) for summary in self._found)
-        if self._found:
+        if not self._found:
+            text = f"no chat with the words {words}" if words.strip() else "no chat has been kept yet"
+            results.add_option(Option(Content.styled(text, "$foreground-muted"), disabled=True))
+        else:
             results.highlighted = min(kept, len(self._found) - 1)
 
 

@@ -18,9 +18,13 @@ from engine.config.settings import SETTINGS, TABLES, Setting, settings_of, value
 from engine.errors import SkippyError
 from skippy_tui import settings
 from skippy_tui.controller import Controller
+from skippy_tui.paint import shortened
 
-NAME_WIDTH = 30
+NAME_WIDTH = 30  # where there is room; names give way to values
 VALUE_WIDTH = 20
+VALUE_NEEDS = 12  # every word that can be chosen
+ARROWS_WIDTH = 4
+WIDE = 70  # columns of the terminal in which names are whole
 
 
 class SettingsList(OptionList):
@@ -48,13 +52,16 @@ class SettingsScreen(ModalScreen[None]):
         with Vertical(classes="dialog", id="settings") as dialog:
             dialog.border_title = "settings"
             dialog.border_subtitle = "←→ change   Enter types a value   Esc closes"
-            yield SettingsList(*_options(self._controller.plan), compact=True)
+            yield SettingsList(*_options(self._controller.plan, (NAME_WIDTH, VALUE_WIDTH)), compact=True)
             yield Input(compact=True)
             yield Static(id="settings-help")
 
     def on_mount(self) -> None:
         self.query_one(Input).display = False
         self.query_one(SettingsList).focus()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._redraw)
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         self._explain(event.option.id)
@@ -116,7 +123,7 @@ class SettingsScreen(ModalScreen[None]):
 
     def _redraw(self) -> None:
         options = self.query_one(SettingsList)
-        for option in _options(self._controller.plan):
+        for option in _options(self._controller.plan, _widths(options.scrollable_content_region.width)):
             if option.id is not None:
                 options.replace_option_prompt(option.id, option.prompt)
 
@@ -125,7 +132,9 @@ class SettingsScreen(ModalScreen[None]):
         words = settings.choices_of(setting.name)
         when = "starts the engine again" if settings.needs_new_engine(setting) else "takes effect at once"
         known = f"  ({', '.join(words)})" if words else ""
-        self._say(f"{setting.help}{known} – {when}", "$foreground-muted")
+        # Below 70 columns the list may hold but the beginning of a name.
+        name = "" if self.size.width >= WIDE else f"{setting.name}: "
+        self._say(f"{name}{setting.help}{known} – {when}", "$foreground-muted")
 
     def _say(self, text: str, style: str) -> None:
         self.query_one("#settings-help", Static).update(Content.styled(text, style))
@@ -136,12 +145,22 @@ def _setting_of(option: str | None) -> Setting:
     return SETTINGS[option.partition(":")[2]]
 
 
-def _options(plan: RunPlan) -> list[Option]:
+def _widths(room: int) -> tuple[int, int]:
+    """Of the columns of names and of values."""
+    room -= ARROWS_WIDTH
+    value = min(max(room - NAME_WIDTH, VALUE_NEEDS), VALUE_WIDTH)
+    return min(max(room - value, 1), NAME_WIDTH), value
+
+
+def _options(plan: RunPlan, widths: tuple[int, int]) -> list[Option]:
     """What is changed most often first, then every table below its title."""
-    options = [_heading("used most"), *(_option("live", plan, SETTINGS[name]) for name in settings.LIVE)]
+    options = [
+        _heading("used most"),
+        *(_option("live", plan, SETTINGS[name], widths) for name in settings.LIVE),
+    ]
     for table, title in TABLES.items():
         options.append(_heading(title))
-        options.extend(_option(table, plan, setting) for setting in settings_of(table))
+        options.extend(_option(table, plan, setting, widths) for setting in settings_of(table))
     return options
 
 
@@ -149,16 +168,16 @@ def _heading(title: str) -> Option:
     return Option(Content.styled(title, "bold $primary"), disabled=True)
 
 
-def _option(table: str, plan: RunPlan, setting: Setting) -> Option:
+def _option(table: str, plan: RunPlan, setting: Setting, widths: tuple[int, int]) -> Option:
     value = settings.shown_value(plan, setting)
     changed = value_of(plan, setting) != value_of(RunPlan(), setting)
-    shown = value if len(value) <= VALUE_WIDTH else value[: VALUE_WIDTH - 1] + "…"
-    name = setting.name.replace("_", " ")
+    name_width, value_width = widths
+    name = shortened(setting.name.replace("_", " "), name_width - 1)
     arrows = isinstance(setting.kind, Choice | Switch | Number | Whole)
     text = Content.assemble(
-        name.ljust(NAME_WIDTH),
+        name.ljust(name_width),
         ("‹ " if arrows else "  ", "$foreground-muted"),
-        ((shown or "–").center(VALUE_WIDTH), "bold $accent" if changed else ""),
+        (shortened(value or "–", value_width).center(value_width), "bold $accent" if changed else ""),
         (" ›" if arrows else "  ", "$foreground-muted"),
     )
     return Option(text, id=f"{table or 'model'}:{setting.name}")

@@ -156,6 +156,7 @@ class Suggestion:
     text: str
     help: str
     complete: bool  # whether nothing has to be added, so that Enter may run it
+    more: bool = False  # whether something may be added, so that Tab adds a space
 
 
 class Suggestions(OptionList, can_focus=False):
@@ -199,5 +200,5 @@ class Suggestions(OptionList, can_focus=False):
             prompt.set_text(chosen.text)
             self.display = False
             return False
-        prompt.set_text(chosen.text if chosen.complete else f"{chosen.text.rstrip()} ")
+        prompt.set_text(f"{chosen.text.rstrip()} " if chosen.more else chosen.text)
         return True
