@@ -113,7 +113,7 @@ def repl(home: Path) -> Iterator[Terminal]:
 
 
 def test_a_second_turn_reuses_the_first(repl: Terminal) -> None:
-    repl.expect(":help lists the commands.", "\x1b[?2004h")
+    repl.expect(":help lists", "\x1b[?2004h")
     repl.type("What is two and two?\r")
     repl.expect("tokens  ", "\x1b[?2004h")
     repl.type("And three and three?\r")
