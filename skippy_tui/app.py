@@ -14,9 +14,10 @@ from typing import Any, ClassVar, TypeVar
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.events import Event, Key
-from textual.notifications import SeverityLevel
+from textual.notifications import Notification, Notify, SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Input, TextArea
+from textual.widgets._toast import ToastRack
 
 from engine.client.sanitize import one_line
 from engine.config.plan import RunPlan
@@ -39,6 +40,7 @@ from skippy_tui.themes import DEFAULT_THEME, Themes
 
 T = TypeVar("T")
 
+TOASTS_KEPT = 3  # the newest; what others said stands in the log
 TWICE_SECONDS = 2.0  # between the two presses of Ctrl+C that leave
 ENDING_SECONDS = 2 * TIMEOUTS.engine_stop  # after a signal, for what is left to do
 SEVERITIES: dict[str, SeverityLevel] = {"info": "information", "warning": "warning", "error": "error"}
@@ -180,6 +182,20 @@ class SkippyApp(App[None]):
     def _toast(self, text: str, severity: str) -> None:
         seconds = 4 if severity == "info" else 8
         self.notify(one_line(text), severity=SEVERITIES[severity], timeout=seconds, markup=False)
+
+    def _on_notify(self, event: Notify) -> None:
+        """Before Textual shows one more: what says the same goes, or the oldest of too many."""
+        others = list(self._notifications)
+        again = [one for one in others if one.message == event.notification.message]
+        for gone in again or others[: max(len(others) - TOASTS_KEPT + 1, 0)]:
+            self._remove_toast(gone)
+
+    def _remove_toast(self, notification: Notification) -> None:
+        self._unnotify(notification, refresh=False)
+        for screen in self.screen_stack:  # each shows it in a rack of its own
+            for holder in screen.get_child_by_type(ToastRack).children:
+                if holder.id == ToastRack._toast_id(notification):
+                    holder.remove()
 
     def show_notices(self) -> None:
         """Tell notices of the engine that have not been told."""

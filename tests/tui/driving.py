@@ -87,6 +87,7 @@ async def running(
     size: tuple[int, int] = (80, 24),
     store: Store | None = None,
     ui: UiPlan | None = None,
+    toasts: bool = False,
     startup_of: Callable[[RunPlan], Sequence[Event]] | None = None,
 ) -> AsyncIterator[Driver]:
     """The app, ready for a prompt unless `startup` says otherwise."""
@@ -111,7 +112,7 @@ async def running(
         say(message, **options)  # type: ignore[arg-type]
 
     app.notify = listen  # type: ignore[method-assign, assignment]
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=size, notifications=toasts) as pilot:
         driver = Driver(app, client, pilot, store, plans, said)
         await driver.settle()
         yield driver

@@ -11,8 +11,9 @@ from textual.events import Key, Paste
 from textual.keys import _character_to_key
 from textual.widgets import Input, OptionList, RichLog
 from textual.widgets._footer import FooterKey
+from textual.widgets._toast import Toast, ToastRack
 
-from engine.config.plan import RunPlan
+from engine.config.plan import RunPlan, SpeculationPlan
 from engine.config.ui import UiPlan
 from engine.errors import UsageError
 from engine.events import EngineState
@@ -33,7 +34,7 @@ from skippy_tui.widgets.messages import AnswerMessage, Message, PromptMessage, a
 from skippy_tui.widgets.speculation import SpeculationPanel
 from skippy_tui.widgets.tokens import TokenFlow
 from tests.conformance.tiny import TinyModel
-from tests.tui.driving import ANSWER, first_half, running
+from tests.tui.driving import ANSWER, Driver, first_half, running
 
 
 async def test_every_key_of_the_table_is_bound_and_every_command_is_in_the_palette() -> None:
@@ -307,8 +308,8 @@ async def test_completion_of_commands_and_their_arguments() -> None:
     async with running() as driver:
         prompt = driver.app.main.prompt
         await driver.press("/", "s", "t", "r", "tab")
-        assert prompt.text == "/strategy"
-        await driver.press("space", *"mtp-su", "tab", "enter")
+        assert prompt.text == "/strategy "
+        await driver.press(*"mtp-su", "tab", "enter")
         assert driver.client.values["strategy"] == "mtp-suffix"
         await driver.press(*"/sett", "enter")
         assert isinstance(driver.app.screen, SettingsScreen)
@@ -347,6 +348,8 @@ async def test_saving_and_exporting(tmp_path: object) -> None:
         await driver.write(f"/save {tmp_path}/answer.md")
         await driver.write(f"/export markdown {tmp_path}/chat.md")
         await driver.write(f"/export {tmp_path}/chat.json")
+        await driver.write("/export jsn")
+        assert driver.said[-1] == "there is no format jsn; did you mean json?"
         await driver.write(f"/export {tmp_path}/missing/chat.md")
         assert "cannot write" in driver.said[-1]
     folder = Path(str(tmp_path))
@@ -408,6 +411,11 @@ async def test_chats_are_resumed_renamed_and_deleted() -> None:
         await driver.press("enter", "f8", "escape")
         assert len(driver.store.summaries()) == 1
         await driver.press("ctrl+n")
+        assert driver.messages == []
+        await driver.write("/chats zzzz")
+        option = driver.app.screen.query_one(OptionList).get_option_at_index(0)
+        assert str(option.prompt) == "no chat with the words zzzz"
+        await driver.press("enter")
         assert driver.messages == []
 
 
@@ -615,3 +623,54 @@ async def test_leaving(keys: tuple[str, ...]) -> None:
         await driver.pilot.press(*keys)
         await driver.pilot.pause()
         assert driver.app.return_code == 0
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+async def test_settings_show_their_values_at_every_width(width: int) -> None:
+    plan = RunPlan(speculation=SpeculationPlan(strategy="ngram-suffix"))
+    async with running(size=(width, 24), plan=plan) as driver:
+        await driver.press("f2")
+        await driver.settle()
+        screen = driver.app.export_screenshot().replace("&#160;", " ")
+        assert "ngram-suffix" in screen
+        options = driver.app.screen.query_one(SettingsList)
+        room = options.scrollable_content_region.width
+        for option in options.options:
+            assert option.disabled or len(str(option.prompt)) <= room
+
+
+async def test_toasts_are_few_told_once_and_cover_neither_the_prompt_nor_the_list_of_commands() -> None:
+    async with running(toasts=True) as driver:
+        for text in ("one", "two", "three", "three", "four", "five", "four"):
+            driver.app.say(text)
+        await driver.pilot.press("/")
+        await driver.pilot.pause()
+        toasts = toasts_of(driver)
+        assert [str(toast.render()) for toast in toasts] == ["three", "five", "four"]
+        bottom = max(toast.region.bottom for toast in toasts)
+        assert bottom <= driver.app.main.prompt.suggestions.region.y
+        assert min(toast.region.y for toast in toasts) >= 1  # below the status line
+
+
+async def test_toasts_stand_beside_the_panels_and_above_a_dialog() -> None:
+    async with running(size=(120, 40), toasts=True) as driver:
+        await driver.write("a prompt")
+        driver.app.say("something that is told")
+        await driver.pilot.pause()
+        await driver.pilot.pause()
+        (toast,) = toasts_of(driver)
+        assert toast.region.right <= driver.app.main.query_one("#panels").region.x
+        await driver.pilot.resize_terminal(80, 24)
+        await driver.press("ctrl+o")
+        driver.app.clear_notifications()
+        driver.app.say("words " * 100)
+        for _ in range(10):
+            await driver.pilot.pause()
+        dialog = driver.app.screen.query_one(".dialog")
+        assert 1 <= toasts_of(driver)[-1].region.bottom <= dialog.region.y
+
+
+def toasts_of(driver: Driver) -> list[Toast]:
+    """Those on the top screen, in their order; queries pass them over."""
+    rack = driver.app.screen.get_child_by_type(ToastRack)
+    return [toast for toast in rack.walk_children() if isinstance(toast, Toast)]
