@@ -15,7 +15,7 @@ from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.events import Event, Key
 from textual.notifications import Notification, Notify, SeverityLevel
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, TextArea
 from textual.widgets._toast import ToastRack
 
@@ -187,7 +187,8 @@ class SkippyApp(App[None]):
         """Before Textual shows one more: what says the same goes, or the oldest of too many."""
         others = list(self._notifications)
         again = [one for one in others if one.message == event.notification.message]
-        for gone in again or others[: max(len(others) - TOASTS_KEPT + 1, 0)]:
+        kept = 1 if isinstance(self.screen, ModalScreen) else TOASTS_KEPT  # there is one line above a dialog
+        for gone in again or others[: max(len(others) - kept + 1, 0)]:
             self._remove_toast(gone)
 
     def _remove_toast(self, notification: Notification) -> None:
