@@ -217,6 +217,8 @@ def test_unknown_and_incomplete_commands_name_the_next_step() -> None:
 async def test_mistakes_are_one_line_and_two_slashes_are_a_prompt() -> None:
     async with running() as driver:
         await driver.write("/nonsense")
+        await driver.write("/strategy mtpp")
+        assert driver.said.pop() == "there is no strategy mtpp; did you mean mtp?"
         await driver.write("/seed many")
         assert "there is no command /nonsense" in driver.said[0]
         assert "must be a whole number" in driver.said[1]
