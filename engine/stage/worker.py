@@ -115,9 +115,7 @@ class StageWorker:
             lane.cancelled.pop(message.session, None)  # epochs count from 0 again
         lane.submitted += 1
         self._jobs.put(lane.number, _Job(lane, message, time.perf_counter()))
-        time.sleep(
-            0
-        )  # gives the interpreter away: the compute thread begins at once, and not when we are done
+        time.sleep(0)  # gives the interpreter away: the compute thread begins now, and not when we are done
 
     def drop_lane(self, lane: Lane) -> None:
         """The lane is gone: skip what it still has queued and free its sequences."""
