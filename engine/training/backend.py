@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 
-from engine.errors import BackendError, UsageError
-
-INSTALL = "in the checkout: .venv/bin/pip install --editable '.[train]'"
-"""Editable, as `make setup` does it. No package index has this project; a `skippy` there is another."""
+from engine.errors import BackendError, UsageError, install_hint
 
 
 def require_torch() -> None:
     """Raise BackendError, naming the extra, unless PyTorch is installed. Nothing is imported."""
     if importlib.util.find_spec("torch") is None:
-        raise BackendError("training needs PyTorch, which is not installed", hint=INSTALL)
+        raise BackendError("training needs PyTorch, which is not installed", hint=install_hint("train"))
 
 
 def choose_device(name: str | None) -> str:
