@@ -162,6 +162,7 @@ class WindowSent(Event):
     sources: tuple[tuple[str, int], ...] = ()
     in_flight: int = 1
     draft_budget: int = 0
+    draft_later: bool = False  # the draft is to come behind the reply
     reason: str = ""  # why the policy chose this width and depth
 
 
@@ -171,7 +172,7 @@ class WindowDone(Event):
     """A reply. `rejected` is (position, drafted token text, target's token text) or empty.
 
     `stages` are (index, queue µs, compute µs, kv tokens); `route` is direct | lane | local. Of the last
-    stage's compute, `draft_us` went into `drafted` tokens of the MTP head.
+    stage's compute, `draft_us` went into `drafted` tokens of the MTP head, unless they come behind the reply.
     """
 
     kind: ClassVar[str] = "window-done"
@@ -187,6 +188,20 @@ class WindowDone(Event):
     rejected: tuple[int, str, str] | tuple[()] = ()
     drafted: int = 0
     draft_us: int = 0
+
+
+@event
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftReceived(Event):
+    """The MTP head's draft behind the reply to `window`, which took the last stage `draft_us` besides what
+    that window took. Windows that are sent because of it come next."""
+
+    kind: ClassVar[str] = "draft"
+    request: str
+    window: int
+    epoch: int
+    drafted: int
+    draft_us: int
 
 
 @event

@@ -31,6 +31,7 @@ class _Sequence:
     sampler: Sampler | None = None  # None: greedy
     drafts: bool = False  # the strategy may ask for drafts: hidden states are worth keeping
     drafts_surely: bool = False  # it will: the NextN block takes the prompt along while other stages compute
+    handed_out: tuple[int, tuple[int, ...]] = (0, ())  # the last draft and its position
 
 
 class Tail:
@@ -55,6 +56,7 @@ class Tail:
         if state.sampler is not None:
             state.sampler.close()
         state.sampler = sampler
+        state.handed_out = (0, ())
         state.drafts_surely = settings.strategy.startswith("mtp")
         state.drafts = state.drafts_surely or settings.strategy == "auto"
 
@@ -94,18 +96,48 @@ class Tail:
         The draft follows the tokens that agree with the predictions and the prediction after them. That is a
         guess at what the coordinator will commit; it says so in `position` and `after_token`.
         """
-        state = self._state(seq)
-        wants_draft = draft_budget > 0 and self._head is not None
-        self._run(seq, start, tokens, hidden, "last" if last_only else "all", state.drafts or wants_draft)
+        drafts = draft_budget > 0
+        predictions = self.predict(seq, start, tokens, hidden, last_only=last_only, drafts=drafts)
         if last_only:
             start, tokens = start + len(tokens) - 1, tokens[-1:]
-        predictions = self._predict(state, start, len(tokens))
-        if not wants_draft:
-            return predictions, None
-        agreed = 0
-        while agreed + 1 < len(tokens) and predictions[agreed] == tokens[agreed + 1]:
-            agreed += 1
-        return predictions, self._draft(seq, start + agreed + 1, predictions[agreed], draft_budget)
+        agreed = agreed_rows(tokens, predictions)
+        return predictions, self.draft(seq, start + agreed, predictions[agreed - 1], draft_budget)
+
+    def predict(
+        self,
+        seq: int,
+        start: int,
+        tokens: Sequence[int],
+        hidden: NDArray[np.float32] | None,
+        *,
+        last_only: bool = False,
+        drafts: bool = False,
+    ) -> tuple[int, ...]:
+        """The first half of `verify`: the target's token after every row. `drafts`: `draft` comes next."""
+        state = self._state(seq)
+        self._run(seq, start, tokens, hidden, "last" if last_only else "all", state.drafts or drafts)
+        rows = 1 if last_only else len(tokens)
+        return self._predict(state, start + len(tokens) - rows, rows)
+
+    def draft(self, seq: int, position: int, token: int, budget: int) -> Draft | None:
+        """The second half of `verify`: up to `budget` tokens to follow `token`, which the target says at
+        `position`. None without a head, or where the context is full."""
+        if self._head is None or budget < 1:
+            return None
+        begun = time.perf_counter()
+        state = self._state(seq)
+        tokens, probabilities = self._head.draft(seq, [*state.tokens[:position], token], budget)
+        if not tokens:
+            return None
+        state.handed_out = (position + 1, tokens)
+        head_us = int((time.perf_counter() - begun) * 1e6)
+        return Draft(position + 1, token, tokens, probabilities, head_us)
+
+    def confirms_draft(self, seq: int, position: int, token: int) -> bool:
+        """Whether the last draft has `token` at `position`: a draft to follow it there would only repeat what
+        the windows of that draft are about to tell."""
+        first, tokens = self._state(seq).handed_out
+        return 0 <= position - first < len(tokens) and tokens[position - first] == token
 
     def trim(self, seq: int, keep: int) -> None:
         """Keep the first `keep` positions of a sequence. Raises TrimRefused."""
@@ -155,17 +187,6 @@ class Tail:
             return tuple(logits.argmax(axis=1).tolist())
         return tuple(state.sampler.draw(logits[row], state.tokens, start + row + 1) for row in range(rows))
 
-    def _draft(self, seq: int, position: int, token: int, budget: int) -> Draft | None:
-        """A draft after `token`, which the target says at `position`."""
-        assert self._head is not None
-        begun = time.perf_counter()
-        before = self._state(seq).tokens[:position]
-        tokens, probabilities = self._head.draft(seq, [*before, token], budget)
-        if not tokens:
-            return None
-        head_us = int((time.perf_counter() - begun) * 1e6)
-        return Draft(position + 1, token, tokens, probabilities, head_us)
-
     def _forget(self, seq: int, keep: int, *, hidden_rows: bool = True) -> None:
         """Trim all that is kept besides the trunk's cache."""
         state = self._state(seq)
@@ -193,3 +214,11 @@ class Tail:
         if not 0 <= seq < len(self._sequences):
             raise ProtocolError(f"sequence {seq} does not exist: this stage has {len(self._sequences)}")
         return self._sequences[seq]
+
+
+def agreed_rows(tokens: Sequence[int], predictions: Sequence[int]) -> int:
+    """Rows that are bound to be accepted: the first, and each that holds what was predicted before it."""
+    agreed = 1
+    while agreed < len(tokens) and predictions[agreed - 1] == tokens[agreed]:
+        agreed += 1
+    return agreed

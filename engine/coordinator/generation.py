@@ -29,6 +29,7 @@ from engine.events import Event, RequestFinished
 from engine.protocol.messages import (
     CancelEpoch,
     ConfigureGeneration,
+    DraftedTokens,
     ErrorMessage,
     Message,
     PredictedTokens,
@@ -112,6 +113,7 @@ class Generation:
             context_limit=setting.context,
             window_rows=setting.window_rows,
             native_mtp=stages[-1].native_mtp,
+            drafts_behind=len(stages) > 1,
             can_rollback=all(info.can_rollback for info in stages),
             stop=self._check_stop,
             costs=drafting.costs,
@@ -213,6 +215,8 @@ class Generation:
             match message:
                 case PredictedTokens():
                     self._on_reply(message, route)
+                case DraftedTokens():
+                    self._on_drafted(message)
                 case PrefillDone():
                     self._on_prefilled(message)
                 case ErrorMessage(code=Busy.code):
@@ -318,6 +322,17 @@ class Generation:
             # The compute thread wants the interpreter now, to begin the window that has just been sent.
             asyncio.get_running_loop().call_later(REPORT_PAUSE, self._tell)
 
+    def _on_drafted(self, message: DraftedTokens) -> None:
+        if not self._decoding or message.window < self.slot.next_window:
+            return  # it belongs to the answer before
+        actions = self._loop.on_draft(message.draft, time.perf_counter())
+        self._perform(actions)
+        self._tell()
+        self._measure.drafted(len(self._chain.stages) - 1, message.draft.head_us / 1000)
+        self._report.drafted(message)
+        for window in actions.windows:
+            self._report.window(window)
+
     def _tell(self) -> None:
         """Account for the replies since the last time, and report them."""
         untold, self._untold = self._untold, []
@@ -370,6 +385,7 @@ class Generation:
                 tokens=tokens,
                 draft_budget=window.draft_budget,
                 last_only=ends_prompt,
+                draft_later=window.draft_later,
             )
         )
 

@@ -24,6 +24,7 @@ class StageMeasure:
     compute_ms: array[float] = field(default_factory=lambda: array("d"))
     wait_ms: array[float] = field(default_factory=lambda: array("d"))
     prefill_ms: float = 0.0
+    drafting_ms: float = 0.0  # of drafts behind replies, which belong to no window
     kv_tokens: int = 0
 
     def add(self, time: StageTime, *, prefill: bool) -> None:
@@ -50,6 +51,10 @@ class AnswerMeasure:
     def stage_times(self, times: tuple[StageTime, ...], *, prefill: bool) -> None:
         for time in times:
             self.stages.setdefault(time.stage, StageMeasure()).add(time, prefill=prefill)
+
+    def drafted(self, stage: int, ms: float) -> None:
+        """The head of a stage has drafted behind a reply."""
+        self.stages.setdefault(stage, StageMeasure()).drafting_ms += ms
 
     def tokens(self, count: int, now: float) -> None:
         """`count` tokens were committed together; their gap is shared among them."""
@@ -94,7 +99,9 @@ class AnswerMeasure:
                     "index": index,
                     "layers": [info.first_layer, info.end_layer],
                     "where": info.where or "this engine",
-                    "compute_ms_total": _ms(sum(measure.compute_ms) + measure.prefill_ms),
+                    "compute_ms_total": _ms(
+                        sum(measure.compute_ms) + measure.prefill_ms + measure.drafting_ms
+                    ),
                     "compute_ms_p50": _ms(percentile(measure.compute_ms, 0.5)),
                     "wait_ms_p50": _ms(percentile(measure.wait_ms, 0.5)),
                     "rtt_ms": _ms(rtt_ms) if index else 0.0,

@@ -9,6 +9,7 @@ from engine.client.requests import GenerateRequest
 from engine.coordinator.prefill import PromptFeed
 from engine.coordinator.prompt import PromptBuilder
 from engine.events import (
+    DraftReceived,
     Event,
     Notice,
     PrefillProgress,
@@ -17,7 +18,7 @@ from engine.events import (
     WindowDone,
     WindowSent,
 )
-from engine.protocol.messages import PredictedTokens
+from engine.protocol.messages import DraftedTokens, PredictedTokens
 from engine.speculation.strategies import Resolved
 from engine.speculation.types import WindowOutcome, WindowPlan
 
@@ -85,6 +86,7 @@ class AnswerReport:
                 sources=tuple(window.sources),
                 in_flight=window.in_flight,
                 draft_budget=window.draft_budget,
+                draft_later=window.draft_later,
                 reason=window.reason,
             )
         )
@@ -110,5 +112,18 @@ class AnswerReport:
                 rejected=shown,
                 drafted=len(reply.draft.tokens) if reply.draft else 0,
                 draft_us=reply.draft.head_us if reply.draft else 0,
+            )
+        )
+
+    def drafted(self, message: DraftedTokens) -> None:
+        """A draft came behind the reply to its window."""
+        self._emit(
+            DraftReceived(
+                at=time.monotonic(),
+                request=self._request.request,
+                window=message.window,
+                epoch=message.epoch,
+                drafted=len(message.draft.tokens),
+                draft_us=message.draft.head_us,
             )
         )

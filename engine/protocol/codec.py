@@ -33,6 +33,7 @@ from engine.protocol.messages import (
     CancelEpoch,
     ConfigureGeneration,
     Draft,
+    DraftedTokens,
     ErrorMessage,
     Hello,
     Message,
@@ -165,6 +166,8 @@ def _encode_verify(message: VerifyWindow, wire: WireType) -> bytes:
         flags |= frames.STALE
     if message.last_only:
         flags |= frames.LAST_ONLY
+    if message.draft_later:
+        flags |= frames.DRAFT_LATER
     head = frames.VERIFY.pack(
         PROTOCOL_VERSION,
         FrameType.VERIFY,
@@ -190,8 +193,19 @@ def _decode_verify(data: Buffer, flags: int, n_embd: int, limits: Limits) -> Ver
         out_of_bounds("draft budget", budget, MAX_DRAFT_TOKENS)
     times, offset = _unpack_times(data, frames.VERIFY.size, n_times)
     tokens, activations = _unpack_rows(data, offset, rows, n_embd, flags)
-    stale = bool(flags & frames.STALE)
-    return VerifyWindow(session, window, epoch, start, tokens, budget, stale, activations, times, last_only)
+    return VerifyWindow(
+        session,
+        window,
+        epoch,
+        start,
+        tokens,
+        budget,
+        stale=bool(flags & frames.STALE),
+        activations=activations,
+        times=times,
+        last_only=last_only,
+        draft_later=bool(flags & frames.DRAFT_LATER),
+    )
 
 
 # --- replies ------------------------------------------------------------------------------------------------
@@ -233,9 +247,7 @@ def _encode_predicted(message: PredictedTokens, wire: WireType) -> bytes:
         struct.pack(f"<{len(message.predictions)}i", *message.predictions),
     ]
     if draft:
-        count = len(draft.tokens)
-        parts.append(frames.DRAFT.pack(draft.position, draft.after_token, draft.head_us))
-        parts.append(struct.pack(f"<{count}i{count}f", *draft.tokens, *draft.probabilities))
+        parts.append(_pack_draft(draft))
     return b"".join(parts)
 
 
@@ -245,22 +257,55 @@ def _decode_predicted(data: Buffer, flags: int, n_embd: int, limits: Limits) -> 
     if count or not flags & frames.STALE:
         expect_rows("a reply", count, limits.window_rows)
     expect_positions(start, count, limits.context)
-    if n_draft > MAX_DRAFT_TOKENS:
-        out_of_bounds("draft tokens", n_draft, MAX_DRAFT_TOKENS)
     if n_draft and not flags & frames.HAS_DRAFT:
         raise ProtocolError(f"{n_draft} draft tokens, but no draft is announced", code="frame-flags")
     times, offset = _unpack_times(data, frames.PREDICTED.size, n_times)
-    draft_at = offset + 4 * count
-    expect_length(data, draft_at + (frames.DRAFT.size + 8 * n_draft if flags & frames.HAS_DRAFT else 0))
     draft = None
     if flags & frames.HAS_DRAFT:
-        position, after, head_us = frames.DRAFT.unpack_from(data, draft_at)
-        tokens = read_tokens(data, draft_at + frames.DRAFT.size, n_draft)
-        probabilities = struct.unpack_from(f"<{n_draft}f", data, draft_at + frames.DRAFT.size + 4 * n_draft)
-        draft = Draft(position, read_token(after), tokens, probabilities, head_us)
+        draft = _unpack_draft(data, offset + 4 * count, n_draft)
+    else:
+        expect_length(data, offset + 4 * count)
     predictions = read_tokens(data, offset, count)
     stale = bool(flags & frames.STALE)
     return PredictedTokens(session, window, epoch, start, predictions, draft, stale, times)
+
+
+def _encode_drafted(message: DraftedTokens, wire: WireType) -> bytes:
+    draft = message.draft
+    head = frames.DRAFTED.pack(
+        PROTOCOL_VERSION,
+        FrameType.DRAFTED,
+        0,
+        message.session,
+        message.window,
+        message.epoch,
+        len(draft.tokens),
+    )
+    return head + _pack_draft(draft)
+
+
+def _decode_drafted(data: Buffer, flags: int, n_embd: int, limits: Limits) -> DraftedTokens:
+    expect_head(data, frames.DRAFTED)
+    _, _, _, session, window, epoch, n_draft = frames.DRAFTED.unpack_from(data)
+    return DraftedTokens(session, window, epoch, _unpack_draft(data, frames.DRAFTED.size, n_draft))
+
+
+def _pack_draft(draft: Draft) -> bytes:
+    count = len(draft.tokens)
+    head = frames.DRAFT.pack(draft.position, draft.after_token, draft.head_us)
+    return head + struct.pack(f"<{count}i{count}f", *draft.tokens, *draft.probabilities)
+
+
+def _unpack_draft(data: Buffer, offset: int, count: int) -> Draft:
+    """A draft of `count` tokens that fills `data` from `offset` to its end exactly."""
+    if count > MAX_DRAFT_TOKENS:
+        out_of_bounds("draft tokens", count, MAX_DRAFT_TOKENS)
+    tokens_at = offset + frames.DRAFT.size
+    expect_length(data, tokens_at + 8 * count)
+    position, after, head_us = frames.DRAFT.unpack_from(data, offset)
+    tokens = read_tokens(data, tokens_at, count)
+    probabilities = struct.unpack_from(f"<{count}f", data, tokens_at + 4 * count)
+    return Draft(position, read_token(after), tokens, probabilities, head_us)
 
 
 def _pack_times(times: tuple[StageTime, ...]) -> bytes:
@@ -358,6 +403,7 @@ _ENCODERS: dict[type[Message], Callable[..., bytes]] = {
     PrefillDone: _encode_prefill_done,
     VerifyWindow: _encode_verify,
     PredictedTokens: _encode_predicted,
+    DraftedTokens: _encode_drafted,
     CancelEpoch: _encode_cancel,
     TrimSession: _encode_trim,
     Stop: _encode_stop,
@@ -375,6 +421,7 @@ _DECODERS: dict[int, Callable[[Buffer, int, int, Limits], Message]] = {
     FrameType.PREFILL_DONE: _decode_prefill_done,
     FrameType.VERIFY: _decode_verify,
     FrameType.PREDICTED: _decode_predicted,
+    FrameType.DRAFTED: _decode_drafted,
     FrameType.CANCEL: _fixed(frames.CANCEL, CancelEpoch),
     FrameType.TRIM: _fixed(frames.TRIM, TrimSession),
     FrameType.STOP: _fixed(frames.STOP, Stop),

@@ -17,6 +17,7 @@ from engine.protocol.limits import CONTROL_BYTES, FIRST_FRAME_BYTES, NO_ROWS, Li
 from engine.protocol.messages import (
     CancelEpoch,
     ConfigureGeneration,
+    DraftedTokens,
     ErrorMessage,
     Hello,
     Message,
@@ -47,7 +48,7 @@ class State(Enum):
 
 
 _BOTH_WAYS: frozenset[type[Message]] = frozenset({Ping, Pong, ErrorMessage})
-_REPLIES = _BOTH_WAYS | {PredictedTokens, PrefillDone, StageStatus}
+_REPLIES = _BOTH_WAYS | {PredictedTokens, DraftedTokens, PrefillDone, StageStatus}
 _FROM_OPENER: dict[Role, frozenset[type[Message]]] = {
     Role.LANE: _BOTH_WAYS | {ConfigureGeneration, Prefill, VerifyWindow, CancelEpoch, TrimSession, Stop},
     Role.RETURN: _BOTH_WAYS,

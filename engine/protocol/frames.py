@@ -38,6 +38,7 @@ class FrameType(IntEnum):
     ASSIGNED = 25
     PROBE_DATA = 26
     PROBE_ECHO = 27
+    DRAFTED = 28
 
 
 WIRE_MASK = 0b11  # flags: how activations are written; 0: there are none
@@ -46,11 +47,12 @@ FINAL = 1 << 3  # last chunk of the prompt
 STALE = 1 << 4
 HAS_DRAFT = 1 << 5
 LAST_ONLY = 1 << 6  # end of a prompt: only the last row is predicted
+DRAFT_LATER = 1 << 7  # the reply is not to wait for the draft
 LAST = 1 << 0  # of a round of probe data: to be answered
 
 ALLOWED_FLAGS: dict[int, int] = {
     FrameType.PREFILL: WIRE_MASK | WIDENED | FINAL,
-    FrameType.VERIFY: WIRE_MASK | WIDENED | STALE | LAST_ONLY,
+    FrameType.VERIFY: WIRE_MASK | WIDENED | STALE | LAST_ONLY | DRAFT_LATER,
     FrameType.PREDICTED: STALE | HAS_DRAFT,
     FrameType.PROBE_DATA: LAST,
 }
@@ -64,6 +66,7 @@ PREFILL = struct.Struct("<BBHIIIiI")  # session, start, rows, next token, stage 
 PREFILL_DONE = struct.Struct("<BBHIII")  # session, end, stage times
 VERIFY = struct.Struct("<BBHIIIIIHH")  # session, window, epoch, start, rows, draft budget, stage times
 PREDICTED = struct.Struct("<BBHIIIIIHH")  # session, window, epoch, start, predictions, draft tokens, times
+DRAFTED = struct.Struct("<BBHIIII")  # session, window, epoch, draft tokens
 DRAFT = struct.Struct("<IiI")  # position, after token, head microseconds
 STAGE_TIME = struct.Struct("<IIII")  # stage, queue us, compute us, kv tokens
 CANCEL = struct.Struct("<BBHII")  # session, epoch

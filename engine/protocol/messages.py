@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # front ends read settings from here and start faster without
     import numpy as np
     from numpy.typing import NDArray
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 Activations: TypeAlias = "NDArray[np.float32]"
 
@@ -197,9 +197,11 @@ class StageTime:
 class VerifyWindow:
     """Rows to run at `start`; a plain decode step is a window of one row.
 
-    `draft_budget` 0 tells the last stage not to draft. A `stale` window is passed on, uncomputed and without
-    activations, so that the replies of a session stay in window order. `last_only` marks the end of a prompt:
-    up to `prefill_rows` rows of which only the last is predicted, and answered as a window of that one row.
+    `draft_budget` 0 tells the last stage not to draft. With `draft_later` it answers first and drafts then:
+    the draft is a message of its own, unless the window only confirmed the draft before. A `stale` window is
+    passed on, uncomputed and without activations, so that the replies of a session stay in window order.
+    `last_only` marks the end of a prompt: up to `prefill_rows` rows of which only the last is predicted, and
+    answered as a window of that one row.
     """
 
     session: int
@@ -212,6 +214,7 @@ class VerifyWindow:
     activations: Activations | None = None
     times: tuple[StageTime, ...] = ()
     last_only: bool = False
+    draft_later: bool = False
 
     @property
     def predicted(self) -> tuple[int, int]:
@@ -243,6 +246,16 @@ class PredictedTokens:
     draft: Draft | None = None
     stale: bool = False
     times: tuple[StageTime, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedTokens:
+    """The draft of a window that was answered without it (`VerifyWindow.draft_later`)."""
+
+    session: int
+    window: int
+    epoch: int
+    draft: Draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +330,7 @@ Message = (
     | PrefillDone
     | VerifyWindow
     | PredictedTokens
+    | DraftedTokens
     | CancelEpoch
     | TrimSession
     | Stop

@@ -10,6 +10,8 @@ from engine.errors import ProtocolError
 from engine.protocol.limits import Limits
 from engine.protocol.messages import (
     ConfigureGeneration,
+    Draft,
+    DraftedTokens,
     ErrorMessage,
     Message,
     PredictedTokens,
@@ -152,6 +154,7 @@ class _Due(NamedTuple):
     start: int
     rows: int
     draft_budget: int
+    draft_later: bool = False
 
     def __str__(self) -> str:
         if self.window < 0:
@@ -164,18 +167,22 @@ class ReplyOrder:
 
     The coordinator gives one and the same object to its lane and its return link: whichever way a reply
     comes, it must be the next one of its session and fit what was asked. An error about a window answers
-    that window, an error about a session answers everything of it. What is sent may be noted on another
+    that window, an error about a session answers everything of it. A draft that was to come later comes
+    between the reply to its window and the next one of its session. What is sent may be noted on another
     thread than the replies.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._due: dict[int, deque[_Due]] = {}
+        self._drafting: dict[int, _Due] = {}  # windows answered last, whose drafts may still come
 
     def sent(self, message: Message) -> None:
         """Remember a prefill chunk or a window."""
         if isinstance(message, VerifyWindow):
-            due = _Due(message.window, message.epoch, *message.predicted, message.draft_budget)
+            due = _Due(
+                message.window, message.epoch, *message.predicted, message.draft_budget, message.draft_later
+            )
         elif isinstance(message, Prefill):
             due = _Due(-1, 0, message.start, len(message.tokens), 0)
         else:
@@ -202,6 +209,9 @@ class ReplyOrder:
                 raise ProtocolError(
                     f"prefill done up to {message.end}, expected {asked}", code="window-order"
                 )
+        elif isinstance(message, DraftedTokens):
+            self._check_drafted(message)
+            return
         elif isinstance(message, ErrorMessage) and message.session >= 0:
             self._failed(message.session, message.window)
             return
@@ -211,6 +221,9 @@ class ReplyOrder:
         due.popleft()
         if not due:
             del self._due[message.session]
+        self._drafting.pop(message.session, None)
+        if asked.draft_later and isinstance(message, PredictedTokens) and not message.stale:
+            self._drafting[message.session] = asked
 
     def _next(self, session: int, what: str) -> _Due:
         due = self._due.get(session)
@@ -231,16 +244,35 @@ class ReplyOrder:
                 f"{len(reply.predictions)} predictions for window {reply.window}, expected {rows}",
                 code="rows",
             )
-        draft = reply.draft
-        if draft and len(draft.tokens) > asked.draft_budget:
+        if reply.draft is not None:
+            if asked.draft_later:
+                raise ProtocolError(
+                    f"a draft in the reply to window {reply.window}, not behind it", code="rows"
+                )
+            _check_budget(reply.draft, asked)
+
+    def _check_drafted(self, message: DraftedTokens) -> None:
+        asked = self._drafting.pop(message.session, None)
+        if asked is None or (message.window, message.epoch) != asked[:2]:
             raise ProtocolError(
-                f"{len(draft.tokens)} draft tokens for a budget of {asked.draft_budget}", code="rows"
+                f"a draft behind window {message.window} (epoch {message.epoch}) of session "
+                f"{message.session}, which was not asked for or comes too late",
+                code="window-order",
             )
+        _check_budget(message.draft, asked)
 
     def _failed(self, session: int, window: int) -> None:
+        self._drafting.pop(session, None)
         due = self._due.pop(session, None)
         if due is None or window < 0:
             return
         rest = deque(asked for asked in due if asked.window != window)
         if rest:
             self._due[session] = rest
+
+
+def _check_budget(draft: Draft, asked: _Due) -> None:
+    if len(draft.tokens) > asked.draft_budget:
+        raise ProtocolError(
+            f"{len(draft.tokens)} draft tokens for a budget of {asked.draft_budget}", code="rows"
+        )

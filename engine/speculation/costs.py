@@ -149,11 +149,12 @@ class RowCosts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopTimes:
-    """Milliseconds by number of rows: a whole loop of one window, and its slowest stage alone."""
+    """Milliseconds by number of rows: a whole loop of one window, and single stages of it."""
 
     loop: list[float]
     slowest: list[float]
-    first: list[float]  # the first stage
+    first: list[float]
+    last: list[float]
     step: float  # compute of a plain step on all stages
 
 
@@ -169,7 +170,9 @@ class CostModel:
         self.last_rows = 0  # of the last window that was answered
         self._since_change = 0  # windows of as many rows before that one
         self.switch_ms = 0.0  # what a change of rows costs on all stages together
-        self._times = LoopTimes([], [], [], 0.0)
+        self._beside_draft: Timings | None = None
+        self._lags: dict[int, Timings] = {}  # by rows
+        self._times = LoopTimes([], [], [], [], 0.0)
         self._changed = True
 
     @property
@@ -248,6 +251,25 @@ class CostModel:
         else:
             self._draft = added(self._draft, ms / drafts)
 
+    def observe_beside_draft(self, elapsed_ms: float) -> None:
+        """A window of one row came back, beside which the last stage has drafted."""
+        self._beside_draft = added(self._beside_draft, max(0.0, elapsed_ms - self.times(1).loop[1]))
+
+    @property
+    def beside_draft_ms(self) -> float | None:
+        """What a window of one row takes longer while the last stage drafts; None until measured."""
+        return self._beside_draft.typical if self._beside_draft is not None else None
+
+    def observe_lag(self, rows: int, ms: float) -> None:
+        """Drafts in a window of so many rows were answered this long after the window before them."""
+        self._lags[rows] = added(self._lags.get(rows), ms)
+
+    def lag_ms(self, rows: int) -> float | None:
+        """How long after the window before them drafts in a window of so many rows are answered; None until
+        measured."""
+        lag = self._lags.get(rows)
+        return lag.typical if lag is not None else None
+
     def draft_ms(self, drafts: int) -> float:
         """What this many MTP drafts cost at the last stage."""
         if not drafts:
@@ -273,6 +295,7 @@ class CostModel:
                 loop=[sum(column) for column in zip(network, *stages, strict=True)],
                 slowest=[max(column) for column in zip(*stages, strict=True)],
                 first=stages[0],
+                last=stages[-1],
                 step=sum(stage[1] for stage in stages),
             )
             self._changed = False

@@ -27,6 +27,7 @@ from operator import itemgetter
 
 from engine.speculation.acceptance import Acceptance
 from engine.speculation.costs import CostModel, LoopTimes
+from engine.speculation.drafts_behind import best_way, following_ms, useful_depth, window_ms
 from engine.speculation.policies import PLAIN, Choice, DraftNeed, Offer, Verified
 from engine.speculation.statistics import Statistics
 
@@ -44,12 +45,20 @@ class GoodputPolicy:
     """See the module docstring."""
 
     def __init__(
-        self, acceptance: Acceptance, costs: CostModel, counters: Statistics, *, draft_max: int
+        self,
+        acceptance: Acceptance,
+        costs: CostModel,
+        counters: Statistics,
+        *,
+        draft_max: int,
+        depth_behind: int = 1,
     ) -> None:
         self._acceptance = acceptance
         self._costs = costs
         self._counters = counters
         self._draft_max = draft_max  # 0 without an MTP head
+        self._depth_behind = depth_behind  # windows under way where drafts come behind replies; 1: never
+        self._behind = False  # the pace is that of drafts behind replies
         self._explored_ms = 0.0
         self._draft_probed = False  # a draft was asked for to learn, and has not come yet
         self._second_row_due = False  # and is to be verified whatever that costs
@@ -70,10 +79,16 @@ class GoodputPolicy:
         survivals = self._acceptance.survivals(offer.candidates)
         times = self._costs.times(offer.width_limit + 1)
         pace = self._pace(times)
+        if offer.joining:
+            choice = self._join(offer, survivals, times, pace)
+            self._count(choice, offer)
+            return choice
         # Without the usual drafts there is no shape to keep: plain decoding may last for long.
         plain_ms = times.loop[1] + (self._changes_ms(1) if offer.candidates[0].source == "mtp" else 0.0)
+        # Where a draft will come behind, the next window is the first of those that make the pace.
+        plain_worth = 0.0 if offer.awaiting else 1.0 - pace * plain_ms
         _, choice = max(
-            (1.0 - pace * plain_ms + MARGIN, PLAIN),
+            (plain_worth + MARGIN, PLAIN),
             self._single(offer, survivals, times, pace),
             self._stream(offer, survivals, times, pace),
             key=itemgetter(0),
@@ -138,6 +153,32 @@ class GoodputPolicy:
         tokens = 1.0 + sum(survivals) + survivals[-1] * onward / (1.0 - onward)
         return tokens - pace * shortest, choice
 
+    def _join(self, offer: Offer, survivals: Sequence[float], times: LoopTimes, pace: float) -> Choice:
+        """Windows of drafts that follow a window of one row, which is under way or was the last to come."""
+        sent, unsent = offer.sent, len(survivals) - offer.sent
+        if offer.depth_limit < 2 or unsent < 1:
+            return PLAIN
+        best, best_width = MARGIN, 0
+        for width in WIDTHS:
+            if width > min(unsent, offer.width_limit):
+                break
+            depth = useful_depth(self._costs, times, width, offer.depth_limit)
+            took = following_ms(self._costs, times, survivals, width, depth, sent=sent)
+            value = sum(survivals[sent:]) - pace * (took + self._changes_ms(width))
+            if value > best:
+                best, best_width = value, width
+        if not best_width:
+            return PLAIN
+        if unsent > 1 and self._second_row_unknown(times):
+            self._counters.probes += 1
+            return Choice(2, offer.depth_limit, "probe", probe=True)
+        depth = useful_depth(self._costs, times, best_width, offer.depth_limit)
+        return Choice(best_width, depth, "drafts behind")
+
+    def _second_row_unknown(self, times: LoopTimes) -> bool:
+        """Whether a window of two rows is due only to see what it costs."""
+        return self._costs.only_single_rows and DISCOVERY * times.loop[1] > self._explored_ms
+
     def _count(self, choice: Choice, offer: Offer) -> None:
         if offer.depth_limit > 1 and len(offer.candidates) >= 3:
             self._counters.pipeline.permits += choice.depth > 1
@@ -151,16 +192,40 @@ class GoodputPolicy:
 
     # Drafting
 
+    @property
+    def drafts_behind(self) -> bool:
+        """Whether drafts are better asked for behind a reply than in it; to learn, always where possible."""
+        return self._depth_behind > 1 and (self._behind or self._steady_rows == 1)
+
     def _pace(self, times: LoopTimes) -> float:
-        """lambda: tokens per millisecond of plain decoding or of the best MTP draft length."""
+        """lambda: tokens per millisecond of plain decoding, or with MTP drafts of the best length in replies
+        or behind them."""
         seen = self._acceptance.drafts_seen
         if self._paced[:2] != (times, seen):
-            rates = self._draft_rates(times.loop, 0.0)
-            usual, best = rates[self._steady_rows - 1], max(rates)  # tables never get shorter
-            if (best / usual - 1.0) * ADVANCE > best * self._costs.switch_ms:
-                self._steady_rows = rates.index(best) + 1
-            self._paced = (times, seen, rates[self._steady_rows - 1])
+            together = self._draft_rates(times.loop, 0.0)
+            behind = max(self._rates_behind(times, 0.0), default=0.0)
+            usual = behind if self._behind else together[self._steady_rows - 1]  # tables never get shorter
+            best = max(behind, *together)
+            if (best - usual) * ADVANCE > best * usual * self._costs.switch_ms:
+                self._behind = behind == best
+                self._steady_rows = 1 if self._behind else together.index(best) + 1
+                usual = best
+            self._paced = (times, seen, usual)
         return self._paced[2]
+
+    def _rates_behind(self, times: LoopTimes, hope: float) -> list[float]:
+        """Tokens per millisecond with 1, 2, .. MTP tokens behind every reply; none where that cannot be."""
+        rates: list[float] = []
+        if self._depth_behind < 2:
+            return rates
+        survivals: list[float] = []
+        for depth in range(min(self._draft_max, len(times.loop) - 2)):
+            before = survivals[-1] if survivals else 1.0
+            survivals.append(before * self._acceptance.at_depth(depth).hopeful(hope))
+            took, _ = best_way(self._costs, times, survivals, self._depth_behind)
+            took += window_ms(self._costs, times, depth + 1)
+            rates.append((1.0 + sum(survivals)) / max(took, 1e-6))
+        return rates
 
     def _draft_rates(self, loop_ms: Sequence[float], hope: float) -> list[float]:
         """Tokens per millisecond when every window asks for, and verifies, 0, 1, .. MTP tokens, with drafts
@@ -182,16 +247,23 @@ class GoodputPolicy:
         pace = self._pace(times)
         price = max(pace, self._stream_pace) if need.streaming else pace  # of a millisecond, in tokens
         best, best_worth = 0, 0.0
-        tokens, survival = 1.0, 1.0
+        survivals: list[float] = []
         for drafts in range(1, most + 1):
-            survival *= self._acceptance.at_depth(drafts - 1).mean
-            tokens += survival
-            longer_ms = times.loop[drafts + 1] - times.loop[1]
-            longer_ms += self._changes_ms(drafts + 1) - self._changes_ms(1)
-            gain = tokens - 1.0 - pace * longer_ms
-            worth = need.fresh * gain - price * self._costs.draft_ms(drafts)
+            before = survivals[-1] if survivals else 1.0
+            survivals.append(before * self._acceptance.at_depth(drafts - 1).mean)
+            draft_ms = self._costs.draft_ms(drafts)
+            if self._behind:
+                longer_ms, _ = best_way(self._costs, times, survivals, self._depth_behind)
+                longer_ms += window_ms(self._costs, times, drafts) - times.loop[1]
+                draft_ms *= need.streaming  # else other stages compute meanwhile
+            else:
+                longer_ms = times.loop[drafts + 1] - times.loop[1]
+                longer_ms += self._changes_ms(drafts + 1) - self._changes_ms(1)
+            worth = need.fresh * (sum(survivals) - pace * longer_ms) - price * draft_ms
             if worth > best_worth:
                 best, best_worth = drafts, worth
+        if best and self._behind and self._second_row_unknown(times):
+            best = min(max(best, 2), most)
         if best and not self._pays_back(need, times, pace):
             return 0
         if best == 0 and need.fresh >= 1.0 and most > 0:
@@ -219,6 +291,8 @@ class GoodputPolicy:
         """One draft, only to see how good drafts are, where they would pay if they were very good."""
         if self._draft_probed:
             return 0
+        if self.drafts_behind:
+            return self._probe_behind(need, times, most)
         second_row = self._costs.only_single_rows
         price = self._costs.draft_ms(1) + self._costs.catch_up_ms(need.skipped)
         allowance = self._allowance(times)
@@ -236,6 +310,17 @@ class GoodputPolicy:
         self._draft_probed = True
         self._second_row_due = second_row
         self._counters.probes += 1
+        return 1
+
+    def _probe_behind(self, need: DraftNeed, times: LoopTimes, most: int) -> int:
+        """The same for drafts behind a reply, which cost nothing where other stages compute longer."""
+        price = window_ms(self._costs, times, 1) - times.loop[1] + self._costs.catch_up_ms(need.skipped)
+        if price > self._allowance(times):
+            return 0
+        if max(self._rates_behind(times, HOPE)[:most], default=0.0) * times.loop[1] <= 1.0:
+            return 0
+        self._explored_ms += price
+        self._counters.probes += price > 0
         return 1
 
     def _probe(self, survival: float, times: LoopTimes) -> Choice:

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.config.plan import SpeculationPlan
-from engine.protocol.messages import PredictedTokens
+from engine.protocol.messages import Draft, PredictedTokens
 from engine.speculation.pipeline import Flight
 from engine.speculation.policies import Verified
 from engine.speculation.scheduler import Scheduler
@@ -120,11 +120,26 @@ class DecodeLoop:
         committed, rejected, cancel = self._commit(flight, reply.predictions)
         if not flight.ends_prompt and not self._scheduler.plain:
             self._tell_policy(flight, reply, elapsed_ms, head_ms, len(committed), rejected)
+        self._scheduler.awaiting = flight.plan.draft_later
         mtp = self._scheduler.drafter.mtp
         if mtp is not None and not self._pipeline.live:
             mtp.offer(reply.draft, self.history)
         done = _outcome(flight, rejected, elapsed_ms)
         return self._actions(now, cancel_epoch=cancel, committed=committed, done=done)
+
+    def on_draft(self, draft: Draft, now: float) -> Actions:
+        """A draft came behind the reply to its window: use it if the text has come to just that place."""
+        self._pipeline.advance_clock(now)
+        scheduler, mtp = self._scheduler, self._scheduler.drafter.mtp
+        if draft.tokens:
+            scheduler.costs.observe_drafting(
+                len(draft.tokens), draft.head_us / 1000, scheduler.rows_not_drafted
+            )
+            scheduler.rows_not_drafted = 0
+        if mtp is None or self.stop_reason is not None or self._stream.sent:
+            return Actions()
+        mtp.offer(draft, self.history)
+        return Actions(windows=scheduler.join(now, self._room()) if mtp.ready else ())
 
     def drafts_ready(self, now: float) -> Actions:
         """The draft model has got on: use what it has."""
@@ -218,6 +233,10 @@ class DecodeLoop:
         costs.observe_window(rows, reply.times, elapsed_ms, head_ms=head_ms, accompanied=accompanied)
         if flight.spacing_ms is not None and reply.times and not head_ms:
             costs.observe_spacing(rows, reply.times, flight.spacing_ms)
+        if flight.beside_draft:
+            costs.observe_beside_draft(elapsed_ms)
+        if flight.lag_ms is not None:
+            costs.observe_lag(rows, flight.lag_ms)
         self._scheduler.rows_not_drafted += rows
         if draft is not None and draft.tokens:
             costs.observe_drafting(len(draft.tokens), head_ms, self._scheduler.rows_not_drafted)

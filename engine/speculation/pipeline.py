@@ -29,6 +29,9 @@ class Flight:
     accepted: int = 0
     stale: bool = False
     spacing_ms: float | None = None  # mean time between the last replies, this one included, of one stream
+    joined: bool = False  # its drafts came while the window before it was under way
+    lag_ms: float | None = None  # time since the reply of the window that it has joined
+    beside_draft: bool = False  # the head has drafted while it was under way
 
     @property
     def end(self) -> int:
@@ -69,6 +72,7 @@ class Pipeline:
         now: float,
         *,
         draft_budget: int,
+        draft_later: bool = False,
         reason: str,
         probe: bool,
     ) -> WindowPlan:
@@ -83,6 +87,7 @@ class Pipeline:
             sources=spans(drafts),
             in_flight=len(self.flights) + 1,
             reason=reason,
+            draft_later=draft_later,
         )
         self.next_window += 1
         self.flights.append(Flight(plan, now, start + len(tokens) - len(drafts), probe))
@@ -123,6 +128,8 @@ class Pipeline:
         if self._replied_epoch != flight.plan.epoch or flight.sent_at >= replies[-1]:
             replies.clear()  # it was not under way when the reply before it came
             self._replied_epoch = flight.plan.epoch
+        if flight.joined and replies:
+            flight.lag_ms = (self._clock - replies[-1]) * 1000
         replies.append(self._clock)
         if len(replies) > 2:
             flight.spacing_ms = (self._clock - replies[0]) * 1000 / (len(replies) - 1)

@@ -36,6 +36,8 @@ class Offer:
     refillable: bool  # more candidates may follow
     width_limit: int  # most drafts of one window
     depth_limit: int
+    joining: bool = False  # drafts of the head have come for a window of one row that is under way
+    awaiting: bool = False  # such drafts are being made
 
 
 class DraftNeed(NamedTuple):
@@ -74,6 +76,10 @@ HORIZON = 48
 class WindowPolicy(Protocol):
     """Chooses; never sees a token's meaning, only where candidates came from and what windows cost."""
 
+    @property
+    def drafts_behind(self) -> bool:
+        """Whether MTP drafts are better asked for behind a reply than in it."""
+
     def choose(self, offer: Offer) -> Choice: ...
 
     def draft_budget(self, need: DraftNeed) -> int:
@@ -84,6 +90,8 @@ class WindowPolicy(Protocol):
 
 class FixedPolicy:
     """Always as wide as the settings allow."""
+
+    drafts_behind = False
 
     def __init__(self, plan: SpeculationPlan, gate: PipelineGate) -> None:
         self._plan = plan

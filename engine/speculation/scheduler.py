@@ -47,6 +47,8 @@ class Scheduler:
         self._statistics = statistics
         self._acceptance = Acceptance()
         self.rows_not_drafted = context.rows_not_drafted  # rows that the MTP head has not been fed
+        self.awaiting = False  # a draft is to come behind the last reply
+        self._joined = False  # drafts have joined the window of one row that began the epoch
         self.configure(plan)
 
     def configure(self, plan: SpeculationPlan) -> None:
@@ -75,7 +77,13 @@ class Scheduler:
     def _make_policy(self, plan: SpeculationPlan) -> WindowPolicy:
         if plan.window_policy == "goodput":
             draft_max = plan.draft_max if self.drafter.mtp is not None else 0
-            return GoodputPolicy(self._acceptance, self.costs, self._statistics, draft_max=draft_max)
+            return GoodputPolicy(
+                self._acceptance,
+                self.costs,
+                self._statistics,
+                draft_max=draft_max,
+                depth_behind=plan.pipeline_depth if self._context.drafts_behind else 1,
+            )
         gate = PipelineGate(self._acceptance, self.costs, self._statistics.pipeline)
         if plan.window_policy == "adaptive":
             return AdaptivePolicy(plan, gate, self._statistics.width)
@@ -112,6 +120,7 @@ class Scheduler:
 
     def _open_epoch(self, windows: list[WindowPlan], now: float, room: int) -> Choice:
         self.pipeline.begin_epoch()
+        self._joined = False
         mtp = self.drafter.mtp
         if mtp is not None and mtp.cooling:
             self.stream.clear()
@@ -139,6 +148,25 @@ class Scheduler:
 
     # Windows that continue it
 
+    def join(self, now: float, room: int) -> tuple[WindowPlan, ...]:
+        """The head's draft has come while the window of one row that it follows is under way."""
+        mtp, windows = self.drafter.mtp, list[WindowPlan]()
+        if self.pipeline.live != 1 or (mtp is not None and mtp.cooling):
+            return ()
+        opened = self.pipeline.flights[-1]
+        opened.beside_draft = True
+        self._joined = True
+        self.stream.clear()
+        self.stream.extend(self.drafter.propose(room))
+        opened.followed = self.stream.unsent > 0
+        choice = self._choose(room)
+        if choice.depth > 1:
+            before = len(self.pipeline)
+            self._continue_epoch(choice, windows, now, room)
+            if windows:
+                self.pipeline.flights[before].joined = True
+        return tuple(windows)
+
     def _may_continue(self, room: int) -> bool:
         """Whether there is a place for a window and something to put into it."""
         if self._depth_limit < 2 or len(self.pipeline) >= self._depth_limit:
@@ -163,6 +191,8 @@ class Scheduler:
             tokens = tuple(draft.token for draft in drafts)
             budget = self._draft_budget(drafts, choice, room)
             windows.append(self._send(start, tokens, drafts, choice, budget, now))
+        if not self.stream.unsent and not self.drafter.may_extend(self.stream.last()):
+            self.pipeline.feed(0)
 
     def _refill(self, room: int) -> None:
         if self.drafter.may_extend(self.stream.last()):
@@ -179,6 +209,8 @@ class Scheduler:
                 refillable=self.drafter.may_extend(last) and len(self.stream) < room,
                 width_limit=self._width_limit,
                 depth_limit=self._depth_limit,
+                joining=self._joined,
+                awaiting=self.awaiting,
             )
         )
 
@@ -208,7 +240,14 @@ class Scheduler:
         now: float,
     ) -> WindowPlan:
         plan = self.pipeline.send(
-            start, tokens, drafts, now, draft_budget=draft_budget, reason=choice.reason, probe=choice.probe
+            start,
+            tokens,
+            drafts,
+            now,
+            draft_budget=draft_budget,
+            draft_later=draft_budget > 0 and self.policy.drafts_behind,
+            reason=choice.reason,
+            probe=choice.probe,
         )
         self.pipeline.flights[-1].followed = self.stream.unsent > 0
         return plan

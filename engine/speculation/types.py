@@ -60,6 +60,7 @@ class LoopContext:
     context_limit: int  # positions of a session: prompt and answer together never exceed it
     window_rows: int = 1  # most rows of one window that every stage allows
     native_mtp: bool = False
+    drafts_behind: bool = False  # MTP drafts may come behind their reply: other stages compute meanwhile
     can_rollback: bool = True
     stop: StopCheck = never_stop
     costs: CostModel | None = None
@@ -88,6 +89,7 @@ class WindowPlan:
     sources: tuple[tuple[Source, int], ...]
     in_flight: int
     reason: str
+    draft_later: bool = False  # the draft is to come behind the reply
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,11 +42,14 @@ def foresees(stage: Stage) -> bool:
 
 
 def verify_now(tail: Tail, seq: int, window: VerifyWindow) -> Verified:
-    """The tail's answer to a window. Raises what the tail raises."""
-    begun = time.perf_counter()
-    predictions, draft = tail.verify(
-        seq, window.start, window.tokens, window.activations, window.draft_budget, last_only=window.last_only
-    )
+    """The tail's answer to a window, without the draft if that is to come later. Raises what it raises."""
+    begun, budget, last_only = time.perf_counter(), window.draft_budget, window.last_only
+    rows = seq, window.start, window.tokens, window.activations
+    draft = None
+    if window.draft_later:
+        predictions = tail.predict(*rows, last_only=last_only, drafts=budget > 0)
+    else:
+        predictions, draft = tail.verify(*rows, budget, last_only=last_only)
     return Verified(predictions, draft, begun, time.perf_counter())
 
 

@@ -15,12 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from engine.compute.stage import Stage
-from engine.compute.tail import Tail
+from engine.compute.tail import Tail, agreed_rows
 from engine.errors import Busy, SkippyError
 from engine.protocol.messages import (
     Activations,
     CancelEpoch,
     ConfigureGeneration,
+    DraftedTokens,
     ErrorMessage,
     Message,
     PredictedTokens,
@@ -40,6 +41,30 @@ log = logging.getLogger("skippy.stage")
 Deliver = Callable[[Message], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """How the text of a session goes on behind its last window: with `token` at `position`.
+
+    `whole`: all rows of the window agree with the predictions, so windows may continue its epoch.
+    """
+
+    epoch: int
+    position: int
+    token: int
+    whole: bool
+
+    @classmethod
+    def of(cls, window: VerifyWindow, predictions: tuple[int, ...]) -> Predicted:
+        first, rows = window.predicted
+        agreed = agreed_rows(window.tokens[-rows:], predictions)
+        return cls(window.epoch, first + agreed, predictions[agreed - 1], whole=agreed == rows)
+
+    def refutes(self, window: VerifyWindow) -> bool:
+        """Whether a window continues the epoch with something else."""
+        goes_on = self.whole and (window.start, window.tokens[0]) == (self.position, self.token)
+        return window.epoch == self.epoch and not goes_on
+
+
 @dataclass(slots=True, eq=False)
 class Lane:
     """One chain's way through this stage. Both callbacks are called on the compute thread.
@@ -53,6 +78,7 @@ class Lane:
     forward: Deliver
     reply: Deliver
     cancelled: dict[int, int] = field(default_factory=dict)  # session -> newest cancelled epoch
+    predicted: dict[int, Predicted] = field(default_factory=dict)  # by session; of the last stage
     closed: bool = False
     submitted: int = 0  # counted by the loop
     taken: int = 0  # counted by the compute thread
@@ -161,6 +187,7 @@ class StageWorker:
                 self._prefill(lane, message, arrived)
             case ConfigureGeneration():
                 sequence = self._sequences.sequence(lane.number, message.session)
+                lane.predicted.pop(message.session, None)  # epochs count from 0 again
                 if self._tail is not None:
                     self._tail.configure(sequence, message)
                     if self._ahead is not None:
@@ -180,7 +207,9 @@ class StageWorker:
 
     def _verify(self, lane: Lane, window: VerifyWindow, arrived: float) -> None:
         stale = window.stale or window.epoch <= lane.cancelled.get(window.session, -1)
-        if stale:
+        # The last stage knows first that an epoch is over; the coordinator will say so, but that takes time.
+        before = lane.predicted.get(window.session)
+        if stale or (before is not None and before.refutes(window)):
             self._pass_stale(lane, window)
             return
         sequence = self._sequences.sequence(lane.number, window.session)
@@ -194,6 +223,7 @@ class StageWorker:
             verified = self._ahead.verify(sequence, window)
         else:
             verified = verify_now(self._tail, sequence, window)
+        predicted = lane.predicted[window.session] = Predicted.of(window, verified.predictions)
         time_here = self._time(lane, sequence, arrived, verified.begun, verified.ended)
         lane.reply(
             PredictedTokens(
@@ -206,6 +236,19 @@ class StageWorker:
                 times=(*window.times, time_here),
             )
         )
+        if window.draft_later:
+            self._draft_later(lane, sequence, window, predicted)
+
+    def _draft_later(self, lane: Lane, sequence: int, window: VerifyWindow, predicted: Predicted) -> None:
+        """Draft while the reply travels and other stages compute; not where the last draft was right so far,
+        because its windows are on their way."""
+        assert self._tail is not None
+        position, token = predicted.position, predicted.token
+        if self._tail.confirms_draft(sequence, position, token):
+            return
+        draft = self._tail.draft(sequence, position, token, window.draft_budget)
+        if draft is not None:
+            lane.reply(DraftedTokens(window.session, window.window, window.epoch, draft))
 
     def _pass_stale(self, lane: Lane, window: VerifyWindow) -> None:
         if self._tail is None:
@@ -249,6 +292,7 @@ class StageWorker:
 
     def _release(self, lane: Lane, session: int) -> None:
         lane.cancelled.pop(session, None)
+        lane.predicted.pop(session, None)
         sequence = self._sequences.release(lane.number, session)
         if sequence is None:
             return

@@ -154,6 +154,8 @@ class FakeStage:
         self.computed_rows = 0
         self.shape = 0  # rows of the last window
         self.since_change = 0  # windows of as many rows before it
+        self.predicted: tuple[int, int, int] | None = None  # epoch, position and token that may follow
+        self.handed_out: tuple[int, Sequence[int]] = (0, ())  # position and tokens of the last draft
 
     @property
     def length(self) -> int:
@@ -313,7 +315,7 @@ class Simulation:
         stage = self.stages[index]
         while stage.queue and not stage.busy:
             message = stage.queue.popleft()
-            if message.stale or message.plan.epoch <= stage.cancelled:
+            if message.stale or message.plan.epoch <= stage.cancelled or self._refuted(index, message):
                 message.stale = True
                 self._pass_on(index, message)
                 continue
@@ -329,8 +331,10 @@ class Simulation:
                 spent += self._settle_ms if stage.since_change == 1 else 0.0
             draft = None
             if index + 1 == len(self.stages):
-                draft, head_ms = self._draft(message)
-                spent += head_ms
+                self._predict(message)
+                if not message.plan.draft_later:
+                    draft, head_ms = self._draft(message)
+                    spent += head_ms
             if self._one_device:
                 self._device_free = max(self._device_free, begun) + spent
                 spent = self._device_free - begun
@@ -338,11 +342,63 @@ class Simulation:
 
     def _done(self, index: int, message: Message, begun: float, draft: Draft | None) -> None:
         stage = self.stages[index]
-        stage.busy = False
         queued, spent = begun - message.arrived, self._now - begun
         message.times.append(StageTime(index, round(queued * 1000), round(spent * 1000), stage.length))
         self._pass_on(index, message, draft)
-        self._work(index)
+        if index + 1 == len(self.stages) and message.plan.draft_later:
+            self._draft_later(stage, message)
+        else:
+            self._free(stage)
+
+    def _free(self, stage: FakeStage) -> None:
+        stage.busy = False
+        self._work(stage.index)
+
+    def _predict(self, message: Message) -> None:
+        """Note how the epoch of a window may go on."""
+        plan, chains = message.plan, message.chains
+        assert chains is not None
+        agreed = self._agreed(message)
+        token = self.target.next(chains[agreed]) if agreed + 1 == len(plan.tokens) else -1
+        self.stages[-1].predicted = plan.epoch, plan.start + agreed + 1, token
+
+    def _refuted(self, index: int, message: Message) -> bool:
+        """The last stage knows already that the model says something else."""
+        plan, predicted = message.plan, self.stages[index].predicted
+        if predicted is None or predicted[0] != plan.epoch:
+            return False
+        return predicted[1:] != (plan.start, plan.tokens[0])
+
+    def _agreed(self, message: Message) -> int:
+        plan, chains = message.plan, message.chains
+        assert chains is not None
+        agreed = 0
+        while agreed + 1 < len(plan.tokens) and self.target.next(chains[agreed]) == plan.tokens[agreed + 1]:
+            agreed += 1
+        return agreed
+
+    def _draft_later(self, stage: FakeStage, message: Message) -> None:
+        """Draft behind the reply, unless the window has confirmed the last draft so far."""
+        assert message.chains is not None
+        agreed = self._agreed(message)
+        position, token = message.plan.start + agreed + 1, self.target.next(message.chains[agreed])
+        first, tokens = stage.handed_out
+        if 0 <= position - first < len(tokens) and tokens[position - first] == token:
+            self._not_drafted += len(message.plan.tokens)
+            self._free(stage)
+            return
+        draft, head_ms = self._draft(message)
+        if draft is None:
+            self._free(stage)
+            return
+        if self._one_device:
+            self._device_free = max(self._device_free, self._now) + head_ms
+            head_ms = self._device_free - self._now
+        self._at(head_ms, partial(self._drafted, stage, draft))
+
+    def _drafted(self, stage: FakeStage, draft: Draft) -> None:
+        self._hop(stage.index + 1, lambda: self._perform(self.loop.on_draft(draft, self._now / 1000)))
+        self._free(stage)
 
     def _pass_on(self, index: int, message: Message, draft: Draft | None = None) -> None:
         if index + 1 < len(self.stages):
@@ -361,9 +417,7 @@ class Simulation:
         self._not_drafted += len(plan.tokens)
         if self._mtp is None or not plan.draft_budget:
             return None, 0.0
-        agreed = 0
-        while agreed + 1 < len(plan.tokens) and self.target.next(chains[agreed]) == plan.tokens[agreed + 1]:
-            agreed += 1
+        agreed = self._agreed(message)
         guess = self.target.next(chains[agreed])
         position = plan.start + agreed + 2
         tokens, probabilities = self._mtp.draft(
@@ -371,6 +425,7 @@ class Simulation:
         )
         head_ms = len(tokens) * self._mtp.head_ms + max(0, self._not_drafted - 1) * self._mtp.catch_up_ms
         self._not_drafted = 0
+        self.stages[-1].handed_out = position, tokens
         return Draft(position, guess, tuple(tokens), tuple(probabilities), round(head_ms * 1000)), head_ms
 
     # Time

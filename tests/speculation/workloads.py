@@ -70,6 +70,7 @@ def simulate(
     costs: CostModel | None = None,
     switch_ms: float = 0.0,
     one_device: bool = False,
+    behind: bool = True,
     **settings: object,
 ) -> Result:
     """An answer over measured stages, with 10 % of noise; checked to be the right one. A stage takes
@@ -81,6 +82,7 @@ def simulate(
         context_limit=100_000,
         window_rows=16,
         native_mtp=acceptance is not None,
+        drafts_behind=behind and stages > 1,
         costs=costs,
     )
     simulation = Simulation(

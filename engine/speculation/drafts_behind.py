@@ -1,0 +1,75 @@
+"""What it takes to decode with MTP drafts that come behind the reply to their window, not in it.
+
+The coordinator then sends the next token at once, in a window of one row, and the head drafts while that
+window is on its way; the drafts follow in windows of their own. So drafting costs next to no time, and a
+wrong draft hardly any: the token that the model says instead was never kept waiting. But each window of
+drafts ends later than the one before it.
+
+Notation: L(r), M(r), F(r) = milliseconds of a window of r rows for a whole loop, at its slowest stage and at
+the first one; D(n) = price of n drafts at the last stage; S(j) = chance that the first j drafts are right;
+K(r) = how much longer a stage takes in a stream. n drafts in windows of w rows give 1 + S(1) + .. + S(n)
+tokens in
+
+    L(1) + X + S(1) lag(w) + B(w) (S(w+1) + S(2w+1) + ..) + (1 - S(1)) waste(w)
+
+- X: what the window of one row takes longer while the head drafts. It is measured; until then, how much
+  later the head is done than the window arrives there.
+- lag(w): from its reply to that of the first drafts. It is measured, but never less than D(n); until then
+  max(D(n), M(1) K(1)) + L(w) - L(1).
+- B(w) = max(M(w) K(w), L(w) / depth) between replies after that.
+- waste(w): for how long the first stage still computes a wrong draft when the next token is there for it,
+  max(0, max(D(n), F(1)) + F(w) - L(1)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+from engine.speculation.costs import CostModel, LoopTimes
+
+
+def window_ms(costs: CostModel, times: LoopTimes, drafts: int) -> float:
+    """L(1) + X: a window of one row beside which the head drafts so many tokens."""
+    excess_ms = costs.beside_draft_ms
+    if excess_ms is None:
+        excess_ms = max(0.0, costs.draft_ms(drafts) - (times.loop[1] - times.last[1]))
+    return times.loop[1] + excess_ms
+
+
+def following_ms(
+    costs: CostModel, times: LoopTimes, survivals: Sequence[float], width: int, depth: int, *, sent: int = 0
+) -> float:
+    """What the drafts behind that window are expected to take besides, in windows of `width` rows.
+
+    `survivals` are S(1), S(2), .. of as many drafts; the first `sent` of them are under way.
+    """
+    between = max(times.slowest[width] * costs.crowding(width), times.loop[width] / depth)
+    if sent:
+        return between * sum(survivals[sent::width])
+    draft_ms = costs.draft_ms(len(survivals))
+    wasted_ms = max(draft_ms, times.first[1]) + times.first[width] - times.loop[1]
+    took = (1.0 - survivals[0]) * max(0.0, wasted_ms)
+    lag_ms = costs.lag_ms(width)
+    if lag_ms is None:
+        slowest = times.slowest[1] * costs.crowding(1)
+        lag_ms = max(draft_ms, slowest) + times.loop[width] - times.loop[1]
+    took += survivals[0] * max(draft_ms, lag_ms)
+    return took + between * sum(survivals[width::width])
+
+
+def useful_depth(costs: CostModel, times: LoopTimes, width: int, limit: int) -> int:
+    """Windows of so many rows that can be under way, at most `limit`, without one waiting for another."""
+    slowest = max(times.slowest[width] * costs.crowding(width), 1e-3)
+    return min(limit, max(2, ceil(times.loop[width] / slowest)))
+
+
+def best_way(
+    costs: CostModel, times: LoopTimes, survivals: Sequence[float], depth_limit: int
+) -> tuple[float, int]:
+    """The least that `following_ms` can be, and the width that it takes: single rows or all in one window."""
+    ways = []
+    for width in {1, len(survivals)}:
+        depth = useful_depth(costs, times, width, depth_limit)
+        ways.append((following_ms(costs, times, survivals, width, depth), width))
+    return min(ways)
