@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar, overload
 
 from engine.events import (
+    DraftReceived,
     EngineState,
     Event,
     EventsDropped,
@@ -132,7 +133,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class StageTiming:
-    """What one window cost on one stage."""
+    """What one window cost on one stage, without any drafting in its reply."""
 
     at: float
     queue_us: int
@@ -146,11 +147,16 @@ class Stage:
     state: StageState
     timings: Series[StageTiming] = field(default_factory=Series)
     kv_tokens: int = 0
+    drafting_us: Series[int] = field(default_factory=Series)  # of each draft, in a reply or behind one
 
     def compute_ms(self, fraction: float, last: int = 200) -> float:
         """A quantile of the last compute times, in milliseconds; 0 without any."""
         times = sorted(timing.compute_us for timing in self.timings[-last:])
         return quantile(times, fraction) / 1000
+
+    def draft_ms(self, last: int = 200) -> float:
+        """The median time of the last drafts, in milliseconds; 0 where the stage has drafted nothing."""
+        return quantile(sorted(self.drafting_us[-last:]), 0.5) / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +174,7 @@ class Request:
     )
     in_flight: Mapping[int, WindowSent] = field(default_factory=dict)
     windows: Series[Window] = field(default_factory=Series)
+    drafts: Series[DraftReceived] = field(default_factory=Series)  # that came behind replies
     widths: Series[int] = field(default_factory=Series)  # of every window sent, in draft tokens
     by_source: Mapping[str, Count] = field(default_factory=dict)
     by_position: tuple[Count, ...] = ()
@@ -279,7 +286,9 @@ def _request_started(event: RequestStarted, state: ViewState) -> ViewState:
         prompt_tokens=state.totals.prompt_tokens + event.prompt_tokens,
         reused_tokens=state.totals.reused_tokens + event.reused,
     )
-    stages = {index: replace(stage, timings=Series()) for index, stage in state.stages.items()}
+    stages = {
+        index: replace(stage, timings=Series(), drafting_us=Series()) for index, stage in state.stages.items()
+    }
     request = Request(event, prefill_total=event.prompt_tokens - event.reused)
     return replace(state, request=request, stages=stages, totals=totals)
 
@@ -369,12 +378,31 @@ def _timed(event: WindowDone, stages: Mapping[int, Stage]) -> Mapping[int, Stage
     if not event.stages:
         return stages
     result = dict(stages)
+    last = max(index for index, *_ in event.stages)
     for index, queue_us, compute_us, kv_tokens in event.stages:
         stage = result.get(index)
         if stage is not None:
-            timing = StageTiming(event.at, queue_us, compute_us)
+            own_us = compute_us - event.draft_us if index == last else compute_us
+            timing = StageTiming(event.at, queue_us, own_us)
             result[index] = replace(stage, timings=stage.timings.extend([timing]), kv_tokens=kv_tokens)
-    return result
+    return _drafted(event.draft_us, result) if event.draft_us else result
+
+
+def _drafted(draft_us: int, stages: Mapping[int, Stage]) -> Mapping[int, Stage]:
+    """With one more draft of the last stage, which has the MTP head."""
+    if not stages:
+        return stages
+    last = max(stages)
+    stage = replace(stages[last], drafting_us=stages[last].drafting_us.extend([draft_us]))
+    return {**stages, last: stage}
+
+
+def _draft(event: DraftReceived, state: ViewState) -> ViewState:
+    request = _current(event.request, state)
+    if request is None:
+        return state
+    request = replace(request, drafts=request.drafts.extend([event]))
+    return replace(state, request=request, stages=_drafted(event.draft_us, state.stages))
 
 
 def _tokens(event: TokensCommitted, state: ViewState) -> ViewState:
@@ -430,6 +458,7 @@ _STEPS: dict[type[Event], Callable[[Any, ViewState], ViewState]] = {
     PrefillProgress: _prefill,
     WindowSent: _window_sent,
     WindowDone: _window_done,
+    DraftReceived: _draft,
     TokensCommitted: _tokens,
     Notice: _notice,
     RequestFinished: _finished,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from engine.events import (
     REGISTRY,
+    DraftReceived,
     EngineState,
     Event,
     EventsDropped,
@@ -225,6 +226,49 @@ def test_stages_keep_their_times_for_one_request() -> None:
     assert len(view(started("next"), state=state).stages[1].timings) == 0
 
 
+def drafted(window: int, draft_us: int, request: str = "r") -> DraftReceived:
+    return DraftReceived(at=4.0, request=request, window=window, epoch=0, drafted=2, draft_us=draft_us)
+
+
+def two_stages() -> list[Event]:
+    return [StageState(index=i, state="ready", layers=(15 * i, 15 * i + 15), where="b:1") for i in range(2)]
+
+
+def test_what_the_last_stage_drafts_is_told_apart_from_its_windows_whether_in_the_reply_or_behind_it() -> (
+    None
+):
+    in_reply = replace(done(0, 0), drafted=1, draft_us=1500)  # of the 4000 µs of the last stage
+    state = view(*two_stages(), started(), sent(0), in_reply, sent(1), done(1, 0), drafted(1, 2500))
+    first, last = state.stages[0], state.stages[1]
+    assert [timing.compute_us for timing in last.timings] == [2500, 4000]
+    assert list(last.drafting_us) == [1500, 2500]
+    assert last.draft_ms() == 2.5
+    assert [timing.compute_us for timing in first.timings] == [2000, 2000]
+    assert (list(first.drafting_us), first.draft_ms()) == ([], 0.0)
+    assert state.request is not None
+    assert list(state.request.drafts) == [drafted(1, 2500)]
+
+
+def test_drafts_behind_replies_are_those_of_the_current_request() -> None:
+    state = view(
+        *two_stages(), started("old"), drafted(0, 900, "old"), started("new"), drafted(0, 700, "old")
+    )
+    assert state.request is not None
+    assert (len(state.request.drafts), len(state.stages[1].drafting_us)) == (0, 0)
+
+
+def test_a_draft_that_follows_in_a_window_of_its_own_is_judged_by_the_window_of_the_token() -> None:
+    token = replace(sent(0), start=9)
+    drafts = [replace(sent(n, ("mtp", 1)), start=9 + n, rows=1) for n in (1, 2)]
+    right = view(started(prompt=10), token, *drafts, committed("mtp"), done(0, 0), done(1, 1, width=1))
+    assert right.request is not None
+    assert (right.request.by_source, right.request.by_position) == ({"mtp": Count(2, 1)}, (Count(2, 1),))
+    wrong = view(started(prompt=10), token, *drafts, rejected(0, 10))
+    assert wrong.request is not None
+    (rejection,) = wrong.request.rejections
+    assert (rejection.source, rejection.place, rejection.width, rejection.stale) == ("mtp", 0, 1, 1)
+
+
 def test_notices_are_bounded_and_drops_are_counted() -> None:
     state = view(*(Notice(level="info", code="n", message=str(i)) for i in range(NOTICES_KEPT + 5)))
     assert [state.notices[0].message, len(state.notices)] == ["5", NOTICES_KEPT]
@@ -276,7 +320,9 @@ def test_a_long_answer_copies_nothing() -> None:
     assert request.widths._items is first.widths._items
 
 
-@pytest.mark.parametrize("event", [started(), sent(1, ("mtp", 2)), done(0, 1), tokens("a", tail="b")])
+@pytest.mark.parametrize(
+    "event", [started(), sent(1, ("mtp", 2)), done(0, 1), drafted(0, 9), tokens("a", tail="b")]
+)
 def test_events_survive_json(event: Event) -> None:
     import orjson
 
