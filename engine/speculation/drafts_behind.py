@@ -25,11 +25,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
+from typing import Protocol
 
-from engine.speculation.costs import CostModel, LoopTimes
+from engine.speculation.costs import LoopTimes
 
 
-def window_ms(costs: CostModel, times: LoopTimes, drafts: int) -> float:
+class DraftCosts(Protocol):
+    """What has to be known besides the times of windows: learnt (`CostModel`), or planned with."""
+
+    @property
+    def beside_draft_ms(self) -> float | None:
+        """X, None until measured."""
+
+    def draft_ms(self, drafts: int) -> float:
+        """D."""
+
+    def lag_ms(self, rows: int) -> float | None:
+        """lag, None until measured."""
+
+    def crowding(self, rows: int) -> float:
+        """K."""
+
+
+SLACK = 0.25
+"""Of a slowest stage's window, that may be missing for one more to be under way."""
+
+
+def window_ms(costs: DraftCosts, times: LoopTimes, drafts: int) -> float:
     """L(1) + X: a window of one row beside which the head drafts so many tokens."""
     excess_ms = costs.beside_draft_ms
     if excess_ms is None:
@@ -38,7 +60,7 @@ def window_ms(costs: CostModel, times: LoopTimes, drafts: int) -> float:
 
 
 def following_ms(
-    costs: CostModel, times: LoopTimes, survivals: Sequence[float], width: int, depth: int, *, sent: int = 0
+    costs: DraftCosts, times: LoopTimes, survivals: Sequence[float], width: int, depth: int, *, sent: int = 0
 ) -> float:
     """What the drafts behind that window are expected to take besides, in windows of `width` rows.
 
@@ -58,14 +80,17 @@ def following_ms(
     return took + between * sum(survivals[width::width])
 
 
-def useful_depth(costs: CostModel, times: LoopTimes, width: int, limit: int) -> int:
-    """Windows of so many rows that can be under way, at most `limit`, without one waiting for another."""
+def useful_depth(costs: DraftCosts, times: LoopTimes, width: int, limit: int) -> int:
+    """Windows of so many rows that can be under way, at most `limit`, without one waiting much for another.
+
+    One that waits at the first stage when a draft turns out wrong delays the next token there.
+    """
     slowest = max(times.slowest[width] * costs.crowding(width), 1e-3)
-    return min(limit, max(2, ceil(times.loop[width] / slowest)))
+    return min(limit, max(2, ceil(times.loop[width] / slowest - SLACK)))
 
 
 def best_way(
-    costs: CostModel, times: LoopTimes, survivals: Sequence[float], depth_limit: int
+    costs: DraftCosts, times: LoopTimes, survivals: Sequence[float], depth_limit: int
 ) -> tuple[float, int]:
     """The least that `following_ms` can be, and the width that it takes: single rows or all in one window."""
     ways = []
