@@ -132,7 +132,8 @@ class Feed:
     def forget_answer(self) -> None:
         """Its figures, and what it left in the stages' caches, belong to a chat that is left."""
         stages = {
-            index: replace(stage, timings=Series(), kv_tokens=0) for index, stage in self.state.stages.items()
+            index: replace(stage, timings=Series(), drafting_us=Series(), kv_tokens=0)
+            for index, stage in self.state.stages.items()
         }
         self.state = replace(self.state, request=None, stages=stages)
 

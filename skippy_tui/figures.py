@@ -25,8 +25,11 @@ def recent(request: Request, count: int = RECENT) -> list[Window]:
 
 
 def committed(window: Window) -> int:
-    """Tokens that a window added to the answer: its right drafts and the target's own."""
-    return 0 if window.done.stale else window.done.accepted + 1
+    """Tokens that a window added to the answer: its right drafts and the target's own.
+
+    The first draft of a window that holds drafts only was confirmed by the window before it.
+    """
+    return 0 if window.done.stale else window.done.accepted + window.sent.rows - window.sent.width
 
 
 def speed_now(request: Request) -> float:
@@ -45,14 +48,15 @@ def speed_now(request: Request) -> float:
 def plain_estimate(request: Request) -> float:
     """Tokens per second that plain decoding would reach on these stages, from times of this very answer.
 
-    A plain token costs one window of one row: what such a row costs on every stage, and what a window spends
-    outside the stages, which is its whole time less queues and compute. The cost of one row is measured where
-    single rows were sent, and otherwise the intercept and slope of compute time over rows. 0 while unknown.
+    A plain token costs one window of one row: what such a row costs on every stage, drafting left out, and
+    what a window spends outside the stages, which is its whole time less queues and compute. The cost of one
+    row is measured where single rows were sent, and otherwise the intercept and slope of compute time over
+    rows. Stale windows tell nothing: stages pass them on without computing. 0 while unknown.
     """
-    windows = [window for window in recent(request) if window.done.stages]
+    windows = [window for window in recent(request) if window.done.stages and not window.done.stale]
     if not windows:
         return 0.0
-    computed = [(window.sent.rows, _compute_ms(window)) for window in windows]
+    computed = [(window.sent.rows, _compute_ms(window) - window.done.draft_us / 1000) for window in windows]
     outside = median(_outside_ms(window) for window in windows)
     one_row = _cost_of_one_row(computed)
     per_token = one_row + outside
@@ -61,7 +65,9 @@ def plain_estimate(request: Request) -> float:
 
 def hop_ms(request: Request) -> float:
     """The median time of one hop from stage to stage, from what windows spent outside the stages."""
-    windows = [window for window in recent(request, 64) if len(window.done.stages) > 1]
+    windows = [
+        window for window in recent(request, 64) if len(window.done.stages) > 1 and not window.done.stale
+    ]
     return median(_outside_ms(w) / len(w.done.stages) for w in windows) if windows else 0.0
 
 
@@ -130,7 +136,10 @@ def _plus(total: Count, window: Window, source: str) -> Count:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A window on a stage, from `start` to `end` on the engine's clock. `kind`: useful | stale | pending."""
+    """What a stage did for a window, from `start` to `end` on the engine's clock.
+
+    `kind`: useful | stale | pending | draft.
+    """
 
     stage: int
     start: float
@@ -156,19 +165,24 @@ def timeline_span_ms(request: Request) -> int:
     return next((span for span in SPANS_MS if span >= wanted), SPANS_MS[-1])
 
 
-def window_spans(window: Window) -> list[Span]:
-    """When a window was computed where. Only durations are measured on the stages, so what is left of its way
-    is shared equally among its hops."""
+def window_spans(window: Window, behind_us: int = 0) -> list[Span]:
+    """When a window was computed where, and when the last stage drafted, in its reply or `behind_us` behind it.
+
+    Only durations are measured on the stages, so what is left of its way is shared equally among its hops.
+    """
     stages = sorted(window.done.stages)
     spent = sum(queue + compute for _, queue, compute, _ in stages) / 1e6
     hops = max(len(stages), 1)
     hop = max(window.done.at - window.sent.at - spent, 0.0) / hops
-    kind = "stale" if window.done.stale else "useful"
+    number, kind = window.sent.window, "stale" if window.done.stale else "useful"
     spans, moment = [], window.sent.at
-    for number, (index, queue_us, compute_us, _) in enumerate(stages):
-        moment += (hop if number else 0.0) + queue_us / 1e6
-        spans.append(Span(index, moment, moment + compute_us / 1e6, window.sent.window, kind))
-        moment += compute_us / 1e6
+    for place, (index, queue_us, compute_us, _) in enumerate(stages):
+        drafting_us = window.done.draft_us if place == len(stages) - 1 else 0
+        begun = moment + (hop if place else 0.0) + queue_us / 1e6
+        moment = begun + compute_us / 1e6
+        spans.append(Span(index, begun, moment - drafting_us / 1e6, number, kind))
+    if stages and window.done.draft_us + behind_us:
+        spans.append(Span(index, spans[-1].end, moment + behind_us / 1e6, number, "draft"))
     return spans
 
 
@@ -176,20 +190,24 @@ def timeline(request: Request, start: float, end: float) -> list[Span]:
     """Everything that stages did for this answer between two moments, windows under way included."""
     spans: list[Span] = []
     windows = recent(request)
+    behind_us = {draft.window: draft.draft_us for draft in request.drafts[-RECENT:]}
     for window in reversed(windows):
         if window.done.at < start:
             break
-        spans.extend(span for span in window_spans(window) if span.end > start and span.start < end)
+        known = window_spans(window, behind_us.get(window.sent.window, 0))
+        spans.extend(span for span in known if span.end > start and span.start < end)
     spans.extend(span for span in _pending(request, windows, end) if span.end > start)
     return spans
 
 
 def _pending(request: Request, windows: Sequence[Window], now: float) -> list[Span]:
-    """Where the windows in flight should be by now, if they take as long as the newest one that came back."""
-    if not windows or not windows[-1].done.stages:
+    """Where the windows in flight should be by now, if they take as long as the newest one that came back
+    from all stages."""
+    whole = next((w for w in reversed(windows) if w.done.stages and not w.done.stale), None)
+    if whole is None:
         return []
-    like = window_spans(windows[-1])
-    sent_at = windows[-1].sent.at
+    like = [span for span in window_spans(whole) if span.kind != "draft"]
+    sent_at = whole.sent.at
     return [
         Span(
             span.stage,

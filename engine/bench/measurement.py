@@ -22,12 +22,12 @@ class Turn:
     prompt_tokens: int
     compute_ms: float = 0.0  # of all stages, mean per window; 0 where it is not known
     speculative: dict[str, Any] = field(default_factory=dict)  # counters of the JSON result; empty: none
-    windows: tuple[Packed, ...] = ()  # of an engine, all but the first; empty in records that have none
+    windows: tuple[Packed, ...] = ()  # of an engine, the first of which ends the prompt
 
     @property
     def window_count(self) -> int:
         """Windows that gave the `decoded` tokens; 0 where that is not known."""
-        return len(self.windows) or int(self.speculative.get("windows", 0))
+        return len(self.windows) - 1 if self.windows else int(self.speculative.get("windows", 0))
 
 
 @dataclass(frozen=True, slots=True)

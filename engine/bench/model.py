@@ -1,9 +1,11 @@
 """What the cost model of docs/performance.md says of the windows that a run has sent.
 
-Every stage is a server: a window starts there when it has arrived and the stage is free, and takes C(rows);
-the last stage then drafts, which takes D(drafts). Between the stages, and from the last one back, lie hops
-that take equal parts of R + b. A window is sent when the reply that made the coordinator send it has come.
-With one window under way this is the sum of C + D + R + b over the windows. Milliseconds throughout.
+Every stage is a server: a window starts there when it has arrived and the stage is free, and takes C(rows).
+The last stage also drafts, which takes D(drafts): before its reply leaves or, where drafts come behind
+replies, after it, and then the draft leaves. Between the stages, and from the last one back, lie hops that
+take equal parts of R + b. A window is sent when the reply or the draft that made the coordinator send it has
+come. With one window under way and drafts in replies this is the sum of C + D + R + b over the windows.
+Milliseconds throughout.
 """
 
 from __future__ import annotations
@@ -37,12 +39,13 @@ class Costs:
             {drafts: statistics.median(values) for drafts, values in drafting.items()},
         )
 
-    def at(self, stage: int, window: Window, stages: int) -> float:
-        """What a window takes at a stage; nothing where it was passed on, being stale."""
-        if stage >= len(window.stage_ms):
-            return 0.0
-        drafting = self.draft_ms.get(window.drafted, 0.0) if stage == stages - 1 else 0.0
-        return self.stage_ms[stage, window.rows] + drafting
+    def computing(self, stage: int, window: Window) -> float:
+        """C: what a window takes at a stage; nothing where it was passed on, being stale."""
+        return self.stage_ms[stage, window.rows] if stage < len(window.stage_ms) else 0.0
+
+    def drafting(self, window: Window) -> float:
+        """D: what the draft of a window takes at the last stage; nothing where it had none."""
+        return self.draft_ms[window.drafted] if window.drafted else 0.0
 
 
 def replay(windows: Sequence[Window], costs: Costs, *, stages: int, rest_ms: float) -> float:
@@ -50,24 +53,28 @@ def replay(windows: Sequence[Window], costs: Costs, *, stages: int, rest_ms: flo
     hop = rest_ms / stages  # one less between the stages, and one back
     free = [0.0] * stages
     replies: list[float] = []
+    drafts: list[float] = []  # when those behind the replies have come
     last_token = 0.0
     for window in windows:
         at = replies[window.after - 1] if window.after else 0.0
         for stage in range(stages):
-            at = max(at, free[stage]) + costs.at(stage, window, stages)
+            at = max(at, free[stage]) + costs.computing(stage, window)
             free[stage] = at
             at += hop
-        replies.append(at)
+        drafting = costs.drafting(window)
+        free[-1] += drafting
+        drafts.append(at + drafting)
+        replies.append(at if window.behind else at + drafting)
         if not window.stale:
-            last_token = at
-    return last_token
+            last_token = replies[-1]
+    return last_token - replies[0] if replies else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
     """An arm's answers of one round. `windows` are those of each answer."""
 
-    windows: tuple[Sequence[Window], ...]
+    windows: tuple[Sequence[Window], ...]  # the first of each ends the prompt
     tokens: int  # after the first of each
     decode_ms: float
 
@@ -82,13 +89,12 @@ class Modelled:
 
     token_ms: float
     of_model: float  # measured speed over the model's
-    against_plain: (
-        float  # the model's speed over that of plain decoding: the most that these windows can reach
-    )
+    # The model's speed over that of plain decoding: the most that these windows can reach.
+    against_plain: float
     plain_compute_ms: float  # C(1)
     rest_ms: float  # R + b: what a plain token took besides C(1)
-    compute_ms: float  # of all stages, for a window as they were sent, drafting apart
-    draft_ms: float  # for such a window
+    compute_ms: float  # of all stages, drafting apart: mean over the windows as they were sent
+    draft_ms: float  # in replies and behind them, in the same mean
     slowest_ms: float  # of both, at the stage where they are most
 
 
@@ -98,15 +104,16 @@ def modelled(answers: Answers, plain: Answers, stages: int) -> Modelled | None:
     None if a record holds no windows, or no token.
     """
     own = [window for windows in answers.windows for window in windows]
-    theirs = [window for windows in plain.windows for window in windows]
-    if not (own and theirs and answers.tokens and plain.tokens):
+    theirs = [window for windows in plain.windows for window in windows[1:]]
+    sent = sum(len(windows[1:]) for windows in answers.windows)
+    if not (sent and theirs and answers.tokens and plain.tokens):
         return None
     plain_costs, costs = Costs.of(theirs), Costs.of(own)
     plain_compute_ms = sum(plain_costs.stage_ms[stage, 1] for stage in range(stages))
     rest_ms = plain.token_ms - plain_compute_ms
     total = sum(replay(one, costs, stages=stages, rest_ms=rest_ms) for one in answers.windows)
-    busy = [sum(costs.at(stage, window, stages) for window in own) / len(own) for stage in range(stages)]
-    draft_ms = sum(costs.draft_ms.get(window.drafted, 0.0) for window in own) / len(own)
+    compute_ms = [sum(costs.computing(stage, window) for window in own) / sent for stage in range(stages)]
+    draft_ms = sum(map(costs.drafting, own)) / sent
     token_ms = total / answers.tokens
     return Modelled(
         token_ms=token_ms,
@@ -114,7 +121,7 @@ def modelled(answers: Answers, plain: Answers, stages: int) -> Modelled | None:
         against_plain=plain.token_ms / token_ms,
         plain_compute_ms=plain_compute_ms,
         rest_ms=rest_ms,
-        compute_ms=sum(busy) - draft_ms,
+        compute_ms=sum(compute_ms),
         draft_ms=draft_ms,
-        slowest_ms=max(busy),
+        slowest_ms=max([*compute_ms[:-1], compute_ms[-1] + draft_ms]),
     )

@@ -3,21 +3,27 @@
 A plain step runs through all stages and comes back: the sum of the stages' compute, half a round trip for
 every hop, and what processes spend on handing a message on. With drafts of the model's own head, n drafts
 commit 1 + a1 + a1 a2 + .. tokens in the time of a window of n + 1 rows and of the drafts
-(`engine.speculation.goodput`).
+(`engine.speculation.goodput`). With two or more stages the drafts may instead come behind the reply, in
+windows of their own (`engine.speculation.drafts_behind`). The best of all that is what the engine's policy
+settles on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import mul
 
 from engine.planning.costs import StageCosts
 from engine.planning.profiles import Cluster, Demand, ModelProfile, NodeProfile
+from engine.speculation import drafts_behind
 from engine.speculation.acceptance import DEEPER, DRAFT_PRIOR
+from engine.speculation.costs import LoopTimes
 
 MESSAGE_BYTES = 64  # of a window without its activations
 DRAFT_MAX = 4
+DEPTH_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +41,12 @@ Placement = tuple[PlacedStage, ...]
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """Predicted times in milliseconds. `tpot_ms` is the time per token to expect: with drafts where they pay
-    (`drafts` of them each time), else `plain_ms`."""
+    (`drafts` of them each time, `behind` the reply or in it), else `plain_ms`."""
 
     tpot_ms: float
     plain_ms: float
     drafts: int
+    behind: bool
     ttft_ms: float
     stage_ms: tuple[float, ...]  # compute of each stage in a plain step
     network_ms: float  # of a plain step: everything but compute
@@ -51,18 +58,21 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """Whether the model's own head may draft, and how often its first draft is right."""
+    """Whether the model's own head may draft, and how often its first draft is right. At most `depth` windows
+    are under way; with 1, drafts come in replies."""
 
     most: int = DRAFT_MAX
     acceptance: float = DRAFT_PRIOR
+    depth: int = DEPTH_MAX
+
+    def survivals(self, drafts: int) -> list[float]:
+        """Chance that the first 1, 2, .. of so many drafts are all right."""
+        rates = (self.acceptance * DEEPER**depth for depth in range(drafts))
+        return list(accumulate(rates, mul))
 
     def tokens(self, drafts: int) -> float:
-        """Tokens that a window with so many drafts commits on average."""
-        tokens = survival = 1.0
-        for depth in range(drafts):
-            survival *= self.acceptance * DEEPER**depth
-            tokens += survival
-        return tokens
+        """Tokens that so many drafts, in one window or behind it, commit on average."""
+        return 1.0 + sum(self.survivals(drafts))
 
 
 def predict(
@@ -72,20 +82,65 @@ def predict(
     costs = StageCosts(model, demand)
     head = placement[-1].node
     most = drafting.most if model.native_mtp and head.compute.draft_us else 0
-
-    def per_token(drafts: int) -> float:
-        spent = window_ms(cluster, costs, placement, drafts + 1) + draft_ms(head, drafts)
-        return spent / drafting.tokens(drafts)
-
-    drafts = min(range(most + 1), key=per_token)
+    loop = [window_ms(cluster, costs, placement, rows) for rows in range(1, most + 2)]
+    ways = [
+        ((loop[drafts] + draft_ms(head, drafts)) / drafting.tokens(drafts), drafts, False)
+        for drafts in range(most + 1)
+    ]
+    if len(placement) > 1 and drafting.depth > 1:
+        times = _loop_times(costs, placement, loop)
+        for drafts in range(1, most + 1):
+            ways.append((_behind_ms(head, times, drafting, drafts) / drafting.tokens(drafts), drafts, True))
+    tpot_ms, drafts, behind = min(ways)
     return Prediction(
-        tpot_ms=per_token(drafts),
-        plain_ms=per_token(0),
+        tpot_ms=tpot_ms,
+        plain_ms=loop[0],
         drafts=drafts,
+        behind=behind,
         ttft_ms=first_token_ms(cluster, costs, placement),
         stage_ms=tuple(costs.compute_ms(stage.node, stage.first, stage.end, 1) for stage in placement),
         network_ms=network_ms(cluster, model, placement, 1),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _HeadCosts:
+    """What `engine.speculation.drafts_behind` asks for, where nothing was decoded yet and every stage has a
+    device of its own."""
+
+    head: NodeProfile
+    beside_draft_ms: float | None = None
+
+    def draft_ms(self, drafts: int) -> float:
+        return draft_ms(self.head, drafts)
+
+    def lag_ms(self, rows: int) -> float | None:
+        return None
+
+    def crowding(self, rows: int) -> float:
+        return 1.0
+
+
+def _loop_times(costs: StageCosts, placement: Placement, loop: Sequence[float]) -> LoopTimes:
+    """Compute of each stage beside the times of whole loops, which begin with one row."""
+    stages = [
+        [0.0, *(costs.compute_ms(stage.node, stage.first, stage.end, rows + 1) for rows in range(len(loop)))]
+        for stage in placement
+    ]
+    return LoopTimes(
+        loop=[0.0, *loop],
+        slowest=[max(column) for column in zip(*stages, strict=True)],
+        first=stages[0],
+        last=stages[-1],
+        step=sum(stage[1] for stage in stages),
+    )
+
+
+def _behind_ms(head: NodeProfile, times: LoopTimes, drafting: Drafting, drafts: int) -> float:
+    """From a reply whose token is not known to continue a draft, to the next one, with drafts behind it."""
+    head_costs = _HeadCosts(head)
+    following_ms, _ = drafts_behind.best_way(head_costs, times, drafting.survivals(drafts), drafting.depth)
+    return drafts_behind.window_ms(head_costs, times, drafts) + following_ms
 
 
 def window_ms(cluster: Cluster, costs: StageCosts, placement: Placement, rows: int) -> float:

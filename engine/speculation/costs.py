@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from engine.protocol.messages import StageTime
 
 REMEMBERED = 8  # measurements of each number of rows
-OPTIMISM = 0.85  # share of the slope seen so far that further rows are expected to cost
+OPTIMISM = 0.7  # share of the slope seen so far that further rows are expected to cost
 NOTABLE = 0.04  # relative change for which tables are made anew
 LONG_CATCH_UP = 16  # rows; fewer are part of the price of a draft
 SETTLED = 2  # windows of as many rows, after which the next one costs no more than usual
@@ -75,7 +75,7 @@ class RowCosts:
         """Add a measurement, after `since_change` windows of as many rows; True when the last table is no
         longer good."""
         if rows in self._alone:
-            if accompanied and since_change:
+            if accompanied and (since_change or rows not in self._steady):
                 return False
         elif not accompanied:
             self._alone.add(rows)

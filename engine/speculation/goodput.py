@@ -169,15 +169,8 @@ class GoodputPolicy:
                 best, best_width = value, width
         if not best_width:
             return PLAIN
-        if unsent > 1 and self._second_row_unknown(times):
-            self._counters.probes += 1
-            return Choice(2, offer.depth_limit, "probe", probe=True)
         depth = useful_depth(self._costs, times, best_width, offer.depth_limit)
         return Choice(best_width, depth, "drafts behind")
-
-    def _second_row_unknown(self, times: LoopTimes) -> bool:
-        """Whether a window of two rows is due only to see what it costs."""
-        return self._costs.only_single_rows and DISCOVERY * times.loop[1] > self._explored_ms
 
     def _count(self, choice: Choice, offer: Offer) -> None:
         if offer.depth_limit > 1 and len(offer.candidates) >= 3:
@@ -195,6 +188,8 @@ class GoodputPolicy:
     @property
     def drafts_behind(self) -> bool:
         """Whether drafts are better asked for behind a reply than in it; to learn, always where possible."""
+        if self._second_row_due and self._costs.only_single_rows:
+            return False
         return self._depth_behind > 1 and (self._behind or self._steady_rows == 1)
 
     def _pace(self, times: LoopTimes) -> float:
@@ -262,10 +257,10 @@ class GoodputPolicy:
             worth = need.fresh * (sum(survivals) - pace * longer_ms) - price * draft_ms
             if worth > best_worth:
                 best, best_worth = drafts, worth
-        if best and self._behind and self._second_row_unknown(times):
-            best = min(max(best, 2), most)
         if best and not self._pays_back(need, times, pace):
             return 0
+        if best and need.fresh >= 1.0 and self._second_row_is_due(times):
+            return 1
         if best == 0 and need.fresh >= 1.0 and most > 0:
             self._acceptance.at_depth(0).forget()
             best = self._draft_probe(need, times, most)
@@ -311,6 +306,14 @@ class GoodputPolicy:
         self._second_row_due = second_row
         self._counters.probes += 1
         return 1
+
+    def _second_row_is_due(self, times: LoopTimes) -> bool:
+        """Drafts behind replies need no window of two rows, but the next one shall show, alone, what they
+        cost: a draft in the reply might be better, and n-gram drafts be worth sending."""
+        if not self._behind or not self._costs.only_single_rows:
+            return False
+        self._second_row_due = self._explored_ms < DISCOVERY * times.loop[1]
+        return self._second_row_due
 
     def _probe_behind(self, need: DraftNeed, times: LoopTimes, most: int) -> int:
         """The same for drafts behind a reply, which cost nothing where other stages compute longer."""

@@ -221,13 +221,16 @@ class Scheduler:
         limit = min(self._draft_max, self._width_limit, room - self.stream.sent - 1)
         if limit <= 0:
             return 0
-        goes_on = self.stream.unsent > 0 or (choice.depth > 1 and self.drafter.may_extend(self.stream.last()))
+        last = self.stream.last()
+        goes_on = self.stream.unsent > 0 or (choice.depth > 1 and self.drafter.may_extend(last))
+        # The head drafts behind its own drafts only where one was wrong, and then no window waits for it.
+        streaming = choice.depth > 1 and not (self._joined and last is not None and last.source == "mtp")
         fresh = 1.0
         if drafts and goes_on:  # then they are needed only if the stream breaks off in this very window
             survivals = [1.0, *self._acceptance.survivals(self.stream.ahead(self.stream.sent + 1))]
             fresh = survivals[self.stream.sent - len(drafts)] - survivals[-1]
         return self.policy.draft_budget(
-            DraftNeed(fresh, limit, choice.depth > 1, self.rows_not_drafted, remaining=room)
+            DraftNeed(fresh, limit, streaming, self.rows_not_drafted, remaining=room)
         )
 
     def _send(

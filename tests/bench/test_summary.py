@@ -100,8 +100,9 @@ def test_goals_tell_what_was_met() -> None:
 
 
 MTP_20 = split("mtp", 20.0)
-PLAIN_WINDOWS = tuple((1, number, 0, 0, 0, 5_000, 6_000) for number in range(4))
-MTP_WINDOWS = tuple((2, number, 0, 1, 1_000, 9_000, 11_000) for number in range(3))
+FIRST_WINDOW = (1, 0, 0, 0, 0, 0, 0)
+PLAIN_WINDOWS = (FIRST_WINDOW, *((1, number, 0, 0, 0, 0, 0, 5_000, 6_000) for number in range(1, 5)))
+MTP_WINDOWS = (FIRST_WINDOW, *((2, number, 0, 0, 1, 0, 1_000, 9_000, 11_000) for number in range(1, 4)))
 
 
 def modelled_run() -> list[Measurement]:
