@@ -56,7 +56,7 @@ def replay(windows: Sequence[Window], costs: Costs, *, stages: int, rest_ms: flo
     drafts: list[float] = []  # when those behind the replies have come
     last_token = 0.0
     for window in windows:
-        at = replies[window.after - 1] if window.after else 0.0
+        at = (drafts if window.joins else replies)[window.after - 1] if window.after else 0.0
         for stage in range(stages):
             at = max(at, free[stage]) + costs.computing(stage, window)
             free[stage] = at
