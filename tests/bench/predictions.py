@@ -23,7 +23,7 @@ from typing import Any
 from engine.client.client import EngineClient, LocalEngine
 from engine.client.requests import GenerateRequest
 from engine.config.plan import ComputePlan, RunPlan, SpeculationPlan, TopologyPlan
-from engine.events import Event, RequestFinished, WindowDone, WindowSent
+from engine.events import DraftReceived, Event, RequestFinished, WindowDone, WindowSent
 from engine.model.demo import demo_model
 from engine.model.file import ModelFile
 from engine.planning.costs import StageCosts
@@ -56,7 +56,8 @@ class Windows:
     """The time of an answer's windows on machines of known costs, played after its events.
 
     A window comes back after the time of its loop, or after the slowest stage's time behind the one before
-    it. Windows that turned out stale are not waited for.
+    it, or after the last stage's when that has drafted behind a reply. Windows that turned out stale are not
+    waited for.
     """
 
     def __init__(self, cluster: Cluster, costs: StageCosts, placement: tuple[PlacedStage, ...]) -> None:
@@ -67,24 +68,26 @@ class Windows:
     def ms(self, events: Iterable[Event]) -> float:
         """Milliseconds from the first reply, which ends the prompt, to the last one."""
         sent: dict[int, tuple[float, int]] = {}  # by window: when it left, and its rows
-        now = 0.0
+        replied = now = 0.0  # `now` is later where a draft has come behind the last reply
         replies = 0
         for event in events:
             if isinstance(event, WindowSent):
                 sent[event.window] = now, event.rows
+            elif isinstance(event, DraftReceived):
+                now += draft_ms(self._placement[-1].node, event.drafted)
             elif isinstance(event, WindowDone):
                 left, rows = sent[event.window]
                 drafts = draft_ms(self._placement[-1].node, event.drafted)
                 if replies and not event.stale:
                     loop = window_ms(self._cluster, self._costs, self._placement, rows)
-                    now = max(left + loop, now + self._slowest_ms(rows)) + drafts
+                    stages = self._stages_ms(rows)
+                    replied = max(left + loop, replied + max(stages), now + stages[-1]) + drafts
+                    now = replied
                 replies += 1
-        return now
+        return replied
 
-    def _slowest_ms(self, rows: int) -> float:
-        return max(
-            self._costs.compute_ms(stage.node, stage.first, stage.end, rows) for stage in self._placement
-        )
+    def _stages_ms(self, rows: int) -> list[float]:
+        return [self._costs.compute_ms(stage.node, stage.first, stage.end, rows) for stage in self._placement]
 
 
 async def answer(
