@@ -1,18 +1,15 @@
-"""What an engine says, the same every time and without a model: for screenshots and tests.
-
-A small simulation of two stages with windows in flight, so that the figures fit together.
-"""
+"""What an engine says, the same every time and without a model: for screenshots and tests."""
 
 from __future__ import annotations
 
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from engine.client.requests import GenerateRequest
 from engine.events import (
+    DraftReceived,
     EngineState,
     Event,
     ModelReady,
@@ -26,10 +23,8 @@ from engine.events import (
     WindowDone,
     WindowSent,
 )
+from skippy_tui.simulation import PROMPT_TOKENS, START, Simulation
 
-START = 1000.0  # on the engine's clock
-PROMPT_TOKENS = 41
-HOP = 0.009  # seconds from stage to stage
 LAYERS = ((0, 14), (14, 30))
 PLACES = ("this engine", "10.0.0.7:9000")
 
@@ -130,139 +125,6 @@ def _stage(index: int, state: str, at: float) -> StageState:
     )
 
 
-@dataclass
-class Flight:
-    """A window under way in the simulation."""
-
-    sent: WindowSent
-    returns: float
-    stages: tuple[tuple[int, int, int, int], ...]
-
-
-@dataclass
-class Simulation:
-    """Decodes a known text: which drafts turn out right is drawn from a fixed seed."""
-
-    request: str
-    texts: list[str]
-    speculate: bool
-    rng: random.Random
-    events: list[Event] = field(default_factory=list)
-    flights: list[Flight] = field(default_factory=list)
-    now: float = START
-    free_at: list[float] = field(default_factory=lambda: [START, START])  # when each stage is idle again
-    done: int = 0  # tokens committed
-    windows: int = 0
-    epoch: int = 0
-
-    def run(self) -> list[Event]:
-        """Every event of the answer, in order."""
-        while self.done < len(self.texts):
-            depth = 3 if self.speculate and self.done > 12 else 1
-            while len(self.flights) < depth:
-                self._send()
-            self._reply(self.flights.pop(0))
-        return sorted(self.events, key=lambda event: event.at)
-
-    def _send(self) -> None:
-        sources = self._sources()
-        width = sum(length for _, length in sources)
-        sent_at = max(self.now, self.free_at[0])
-        sent = WindowSent(
-            at=sent_at,
-            request=self.request,
-            window=self.windows,
-            epoch=self.epoch,
-            start=self._next_start(),
-            rows=width + 1,
-            width=width,
-            sources=sources,
-            in_flight=len(self.flights) + 1,
-            draft_budget=2,
-            reason=_reason(sources),
-        )
-        moment, stages = sent_at, []
-        for index, base in enumerate((0.0048, 0.0061)):
-            begins = max(moment, self.free_at[index])
-            compute = (base + 0.0007 * width) * self.rng.uniform(0.95, 1.12)
-            stages.append((index, int((begins - moment) * 1e6), int(compute * 1e6), 40 + self.done))
-            self.free_at[index] = begins + compute
-            moment = begins + compute + HOP
-        self.events.append(sent)
-        self.flights.append(Flight(sent, moment, tuple(stages)))
-        self.windows += 1
-
-    def _next_start(self) -> int:
-        """Where the next window begins: behind those under way, at first on the last token of the prompt."""
-        useful = [flight.sent for flight in self.flights if flight.sent.epoch == self.epoch]
-        return useful[-1].start + useful[-1].rows if useful else PROMPT_TOKENS - 1 + self.done
-
-    def _sources(self) -> tuple[tuple[str, int], ...]:
-        if not self.speculate:
-            return ()
-        copying = 24 < self.done < 110  # inside the code that the prompt held as well
-        return (
-            (("mtp", 1), ("ngram", self.rng.choice((4, 6, 7))))
-            if copying
-            else (("mtp", self.rng.choice((1, 2))),)
-        )
-
-    def _reply(self, flight: Flight) -> None:
-        self.now = flight.returns
-        sent = flight.sent
-        stale = sent.epoch != self.epoch
-        accepted, rejected = (0, ()) if stale else self._judge(sent)
-        if not stale:
-            self._commit(sent, accepted)
-        self.events.append(
-            WindowDone(
-                at=self.now,
-                request=self.request,
-                window=sent.window,
-                epoch=sent.epoch,
-                stale=stale,
-                accepted=accepted,
-                width=sent.width,
-                elapsed_ms=(self.now - sent.at) * 1000,
-                stages=flight.stages,
-                rejected=rejected,
-            )
-        )
-
-    def _judge(self, sent: WindowSent) -> tuple[int, Any]:
-        accepted = 0
-        for source, length in sent.sources:
-            for _ in range(length):
-                if self.rng.random() > (0.8 if source == "mtp" else 0.985):
-                    self.epoch += 1
-                    place = min(self.done + accepted, len(self.texts) - 1)
-                    wrong = self.rng.choice((" total", " the", " value", "\n", " sum"))
-                    return accepted, (PROMPT_TOKENS + place, wrong, self.texts[place])
-                accepted += 1
-        return accepted, ()
-
-    def _commit(self, sent: WindowSent, accepted: int) -> None:
-        origins = [source for source, length in sent.sources for _ in range(length)][:accepted]
-        own = "target" if not sent.sources else "free" if accepted == sent.width else "correction"
-        fresh = self.texts[self.done : self.done + accepted + 1]
-        tokens = tuple(
-            (self.done + i, origin, text)
-            for i, (text, origin) in enumerate(zip(fresh, [*origins, own], strict=False))
-        )
-        self.done += len(fresh)
-        self.events.append(
-            TokensCommitted(at=self.now, request=self.request, window=sent.window, tokens=tokens)
-        )
-
-
-def _reason(sources: Sequence[tuple[str, int]]) -> str:
-    if not sources:
-        return "plain"
-    if len(sources) > 1:
-        return "suffix match of 23 tokens, 0.94 of its drafts expected right"
-    return "one MTP draft costs 0.7 ms a stage and is right in 0.80 of cases"
-
-
 def answer(request: GenerateRequest, text: str = ANSWER, speculate: bool | None = None) -> list[Event]:
     """Every event of an answer to a request."""
     strategy = request.strategy or "auto"
@@ -318,6 +180,7 @@ def finished(request: str, events: Sequence[Event], reason: str = "stop") -> Req
                 "index": index,
                 "layers": list(LAYERS[index]),
                 "where": PLACES[index],
+                "compute_ms_total": _computed_ms(events, index),
                 "compute_ms_p50": 5.4 + index,
                 "wait_ms_p50": 0.2,
                 "rtt_ms": 18.4 * index,
@@ -330,6 +193,14 @@ def finished(request: str, events: Sequence[Event], reason: str = "stop") -> Req
     return RequestFinished(
         at=moments[-1] if moments else START, request=request, finish_reason=reason, result=result
     )
+
+
+def _computed_ms(events: Sequence[Event], index: int) -> float:
+    """What a stage computed for; the second one drafts as well."""
+    done = [event for event in events if isinstance(event, WindowDone)]
+    drafts = [event for event in events if isinstance(event, DraftReceived)] if index else []
+    microseconds = sum(compute for event in done for stage, _, compute, _ in event.stages if stage == index)
+    return (microseconds + sum(draft.draft_us for draft in drafts)) / 1000
 
 
 def _counts(events: Sequence[Event]) -> dict[str, Any]:

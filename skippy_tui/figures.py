@@ -166,7 +166,7 @@ def timeline_span_ms(request: Request) -> int:
 
 
 def window_spans(window: Window, behind_us: int = 0) -> list[Span]:
-    """When a window was computed where, and when the last stage drafted, in its reply or `behind_us` behind it.
+    """When a window was computed where, and when the last stage drafted: in its reply, `behind_us` behind it.
 
     Only durations are measured on the stages, so what is left of its way is shared equally among its hops.
     """

@@ -22,6 +22,7 @@ from skippy_tui.figures import Span
 # Not the full block: rows one below the other would grow together.
 LEVELS = "▁▂▃▄▅▆▇"
 NEW_LINE = "⏎"
+DRAFTING = "▚"
 ORIGIN_NAMES = {
     "target": "target",
     "mtp": "MTP",
@@ -98,16 +99,16 @@ def quoted(text: str) -> str:
 
 
 def drafted_by(rejection: Rejection) -> str:
-    """`n-gram 3/7`: the source, and which of the drafts of its window it was."""
+    """`n-gram 3/7`: the source, and which of the drafts of its window it was; `MTP` of one that was alone."""
     source = ORIGIN_NAMES.get(rejection.source, rejection.source)
-    return f"{source} {rejection.place + 1}/{rejection.width}" if source else ""
+    return f"{source} {rejection.place + 1}/{rejection.width}" if source and rejection.width > 1 else source
 
 
 def timeline_row(spans: Sequence[Span], start: float, end: float, width: int) -> Content:
     """One stage's row of the timeline, exact to half a cell. Neighbouring windows differ in shade."""
     half = (end - start) / (2 * width)
     halves: list[str] = [""] * (2 * width)
-    for span in sorted(spans, key=lambda item: item.kind == "useful"):
+    for span in sorted(spans, key=lambda item: _LAYERS.index(item.kind)):
         first = max(int((span.start - start) / half + 0.5), 0)
         last = max(int((span.end - start) / half + 0.5), first + 1)
         kind = ("even" if span.window % 2 == 0 else "odd") if span.kind == "useful" else span.kind
@@ -118,14 +119,16 @@ def timeline_row(spans: Sequence[Span], start: float, end: float, width: int) ->
     return Content.assemble(*((signs, style) for style, signs in runs))
 
 
+_LAYERS = ("pending", "stale", "draft", "useful")  # kinds of spans, from the bottom up
 _SHADE = {
     "even": "$window-even",
     "odd": "$window-odd",
+    "draft": "$accent",
     "stale": "$error",
     "pending": "$foreground-muted",
     "": "$track",
 }
-_TEXTURE = {"stale": "▒", "pending": "░"}
+_TEXTURE = {"draft": DRAFTING, "stale": "▒", "pending": "░"}
 
 
 def _cell(left: str, right: str) -> tuple[str, str]:

@@ -93,6 +93,8 @@ def _stage_rows(stages: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
             text += (
                 f", {stage['compute_ms_p50']:.1f} ms a window, {stage.get('wait_ms_p50') or 0:.1f} ms waiting"
             )
+        if stage.get("compute_ms_total"):
+            text += f", computed for {stage['compute_ms_total'] / 1000:.2f} s in all"
         if stage.get("rtt_ms"):
             text += f", round trip {stage['rtt_ms']:.1f} ms"
         if stage.get("restarts"):

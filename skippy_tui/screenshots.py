@@ -21,12 +21,13 @@ from skippy_tui import demo
 from skippy_tui.app import SkippyApp
 from skippy_tui.conversation import Conversation, Turn
 from skippy_tui.scripted import Hold, Script, ScriptedClient
+from skippy_tui.simulation import START
 from skippy_tui.store import Store
 from skippy_tui.themes import load_themes, shipped_themes
 
 SIZES = ((120, 40), (80, 24))
 NOW = 1_790_000_000.0  # when chats were kept, in seconds since 1970
-CLOCK = demo.START + 5.0
+CLOCK = START + 5.0
 MAIN_DEPTH = 2  # screens while no dialog is open: Textual's own and the main one
 QUIET_TURNS = 3  # turns of the loop without anything to do, after which nothing comes any more
 
@@ -174,15 +175,15 @@ def _failing() -> list[Event]:
     from engine.events import EngineState
 
     detail = "the model file /models/big.gguf is truncated at tensor blk.7.ffn_up; fetch it again"
-    return [*demo.starting()[:1], EngineState(at=demo.START, state="failed", detail=detail)]
+    return [*demo.starting()[:1], EngineState(at=START, state="failed", detail=detail)]
 
 
 def _refusing(request: GenerateRequest) -> list[Event]:
     error = ContextFull(
         "the prompt has 5120 tokens, the context 4096", hint="shorten it or give --ctx a larger number"
     )
-    notice = Notice(at=demo.START, level="error", code=error.code, message=error.message, hint=error.hint)
-    return [notice, RequestFinished(at=demo.START, request=request.request, finish_reason="error", result={})]
+    notice = Notice(at=START, level="error", code=error.code, message=error.message, hint=error.hint)
+    return [notice, RequestFinished(at=START, request=request.request, finish_reason="error", result={})]
 
 
 SCENES: dict[str, Scene] = {

@@ -104,9 +104,10 @@ def _stage(stage: Mapping[str, Any]) -> str:
     first, end = stage["layers"]
     middle, hop = stage.get("compute_ms_p50"), stage.get("rtt_ms")
     compute = f", {middle:.1f} ms a window" if middle else ""
+    total = f", computed for {_seconds(stage['compute_ms_total'])}" if stage.get("compute_ms_total") else ""
     link = f", round trip {hop:.1f} ms" if hop else ""
     restarts = f", restarted {stage['restarts']}x" if stage.get("restarts") else ""
-    return f"{stage['index']} layers {first}:{end} {stage['where']}{compute}{link}{restarts}"
+    return f"{stage['index']} layers {first}:{end} {stage['where']}{compute}{total}{link}{restarts}"
 
 
 def _seconds(milliseconds: float) -> str:

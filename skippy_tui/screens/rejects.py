@@ -112,7 +112,11 @@ def story(rejection: Rejection, request: Request) -> Content:
         f", draft {rejection.place + 1} of the {rejection.width} in its window" if rejection.width > 1 else ""
     )
     before = text_before(rejection, request, STORY_WIDTH)
-    drafts, windows = _count(behind, "draft"), _count(rejection.stale, "window")
+    vain = [
+        _count(behind, "draft", "after it in its window"),
+        _count(rejection.stale, "window", "already sent"),
+    ]
+    in_vain = f"In vain: {' and '.join(filter(None, vain))}." if any(vain) else "Nothing else was in vain."
     return Content.assemble(
         (f"After ‘{before}’ " if before else "At the beginning ", "$foreground-muted"),
         f"{source} guessed ",
@@ -120,9 +124,9 @@ def story(rejection: Rejection, request: Request) -> Content:
         f"{place}. The model itself says ",
         (quoted(rejection.actual), "bold"),
         " there, so this is what the answer has. ",
-        (f"In vain: {drafts} behind it, {windows} already sent.", "$foreground-muted"),
+        (in_vain, "$foreground-muted"),
     )
 
 
-def _count(number: int, name: str) -> str:
-    return f"{number or 'no'} {name}{'' if number == 1 else 's'}"
+def _count(number: int, name: str, which: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'} {which}" if number else ""

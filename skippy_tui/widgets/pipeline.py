@@ -11,12 +11,15 @@ from engine.client.sanitize import one_line
 from engine.events import NodeState
 from engine.view import Stage, ViewState, quantile
 from skippy_tui import figures
-from skippy_tui.paint import milliseconds, seconds, shortened, timeline_row
+from skippy_tui.paint import DRAFTING, milliseconds, seconds, shortened, timeline_row
 from skippy_tui.widgets.panel import Panel
 from skippy_tui.widgets.welcome import STAGE_SIGNS, UNKNOWN_SIGN, node_row
 
 LAYERS_WIDTH = 7
 FIGURES_WIDTH = 25  # p50, p95, wait, hop, kv
+DRAFT_WIDTH = 6  # of one more figure, where there is room
+WIDE = 64  # columns from which there is
+GAP = 3  # at least, between what stands at both ends of a line
 
 
 class PipelinePanel(Panel):
@@ -29,11 +32,13 @@ class PipelinePanel(Panel):
 ### Pipeline
 One row for each stage: its layers (`15:30` are those from 15 to 29), where it runs, and in
 milliseconds **p50** and **p95** of its compute time for a window, the time windows **wait** in its
-queue, and the time of one **hop** to it;
+queue, and the time of one **hop** to it; **draft**, where there is room, is the median time of one draft
+of the model's own head (MTP), which runs on the last stage and is no part of p50 and p95.
 **kv** is how full its cache is. Below a stage stands what its node is doing while it is not ready, below
 all of them the nodes that serve no layers, and why.
 
-The timeline shows when each stage was computing. Neighbouring windows differ in shade; `▒` is stale
+The timeline shows when each stage was computing. Neighbouring windows differ in shade; `▚` is drafting,
+which comes after a window, while its reply and the next token are on their way; `▒` is stale
 work, a window that a rejected draft made useless; `░` is where windows in flight should be by now; the
 empty track is idle time.
 """
@@ -77,12 +82,14 @@ def _clipped(line: Content, width: int) -> Content:
 
 
 def _place_width(width: int) -> int:
-    return max(width - 2 - LAYERS_WIDTH - FIGURES_WIDTH - 2, 6)
+    return max(width - 2 - LAYERS_WIDTH - FIGURES_WIDTH - 2 - (DRAFT_WIDTH if width >= WIDE else 0), 6)
 
 
 def _head(width: int) -> Content:
     names = f"  {'layers':<{LAYERS_WIDTH}}{'where':<{_place_width(width)}}"
     figures_names = "".join(f"{name:>5}" for name in ("p50", "p95", "wait", "hop", "kv"))
+    if width >= WIDE:
+        figures_names = f"{'draft':>{DRAFT_WIDTH}}" + figures_names
     return Content.styled(names + figures_names, "$foreground-muted")
 
 
@@ -111,6 +118,9 @@ def _stage_row(
         if known
         else f"{'–':>5}{'–':>5}{'–':>5}"
     )
+    if width >= WIDE:
+        drafting = milliseconds(stage.draft_ms()) if stage.drafting_us else "–"
+        measured = f"{drafting:>{DRAFT_WIDTH}}" + measured
     shown_state = "unreachable" if is_gone else state.state  # nobody is left to tell
     sign, style = STAGE_SIGNS.get(shown_state, UNKNOWN_SIGN)
     return Content.assemble(
@@ -129,7 +139,7 @@ def _timeline(state: ViewState, width: int) -> list[Content]:
     columns = max(width - 2, 8)
     if request is None:
         rows = [_window_row(index, (), 0, 1, columns) for index in sorted(state.stages)]
-        return _with_legend("no window yet", rows, _legend(0, 0), width)
+        return _with_legend("no window yet", rows, _legend(0, 0), 0.0, width)
     span_ms = figures.timeline_span_ms(request)
     cell = span_ms / 1000 / columns
     # The right edge moves in whole cells, so that what stands does not shimmer.
@@ -141,20 +151,35 @@ def _timeline(state: ViewState, width: int) -> list[Content]:
         _window_row(index, [span for span in spans if span.stage == index], start, end, columns)
         for index in sorted(state.stages)
     ]
-    return _with_legend(title, rows, _legend(request.stale_windows, len(request.in_flight)), width)
+    draft_ms = max(stage.draft_ms() for stage in state.stages.values())
+    legend = _legend(request.stale_windows, len(request.in_flight))
+    return _with_legend(title, rows, legend, draft_ms, width)
 
 
 def _window_row(index: int, spans: Sequence[figures.Span], start: float, end: float, columns: int) -> Content:
     return Content.assemble((f"{index} ", "bold"), timeline_row(spans, start, end, columns))
 
 
-def _with_legend(title: str, rows: Sequence[Content], legend: Content, width: int) -> list[Content]:
-    """The legend stands beside the title where there is room, else below the rows."""
+def _with_legend(
+    title: str, rows: Sequence[Content], legend: Content, draft_ms: float, width: int
+) -> list[Content]:
+    """The legend stands beside the title where there is room, else below the rows, and only what it says of
+    drafting beside the title."""
     head = Content.styled(title, "$foreground-muted")
-    gap = width - head.cell_length - legend.cell_length
-    if gap >= 3:
-        return [Content.assemble(head, " " * gap, legend), *rows]
+    whole = Content.assemble(_drafting("drafts  "), legend) if draft_ms else legend
+    if width - head.cell_length - whole.cell_length >= GAP:
+        return [_apart(head, whole, width), *rows]
+    if draft_ms:
+        head = _apart(head, _drafting(f"{milliseconds(draft_ms)} ms a draft"), width)
     return [Content(""), head, *rows, Content.assemble("  ", legend)]
+
+
+def _apart(left: Content, right: Content, width: int) -> Content:
+    return Content.assemble(left, " " * max(width - left.cell_length - right.cell_length, GAP), right)
+
+
+def _drafting(text: str) -> Content:
+    return Content.assemble((DRAFTING, "$accent"), (f" {text}", "$foreground-muted"))
 
 
 def _legend(stale: int, flying: int) -> Content:

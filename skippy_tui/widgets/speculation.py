@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from textual.content import Content
 
 from engine.client.sanitize import one_line
+from engine.events import WindowSent
 from engine.view import Rejection, Request, ViewState
 from skippy_tui import figures
 from skippy_tui.paint import ORIGIN_NAMES, bar, drafted_by, ordinal, percent, quoted, sparkline
@@ -18,6 +19,17 @@ ENDS_WIDTH = 20  # of the figures of the first and the last position
 REJECTIONS_SHOWN = 3
 TWO_COLUMNS = 72  # columns from which two figures share a line
 GAP = 2  # between them
+# What the policy's words for its choice mean; others are shown as they are.
+REASONS = {
+    "measuring": "to learn what a token costs",
+    "plain": "the next token, without drafts",
+    "one window": "one window at a time is fastest",
+    "windows in turn": "one window after the other is fastest",
+    "pipelined": "windows follow without awaiting replies",
+    "drafts behind": "drafted meanwhile, sent behind the token",
+    "probe": "a trial, to learn what it costs",
+    "cooldown": "a pause after a wrong draft",
+}
 
 
 class SpeculationPanel(Panel):
@@ -28,10 +40,15 @@ class SpeculationPanel(Panel):
 **accepted** counts, over the whole answer, the drafts of each source that were confirmed among all that
 were sent, those that an earlier wrong draft made useless included; drafts under way are not confirmed
 yet. **over time** is that share in consecutive groups of the newest windows,
-**position** the share at the 1st, 2nd, … draft of a window, **width** the drafts per window. **plain**
-is an *estimate* of what plain decoding would reach, from what one row cost on the stages during this
-very answer. **policy** says what was chosen for the newest window, and why. **rejected** are the newest
-wrong drafts, with what the model said instead; **Ctrl+O** steps through all of them.
+**position** the share at the 1st, 2nd, … draft of a window, **width** the drafts per window.
+
+Drafts of the model's own head (MTP) come in a reply, or behind it: then the next token leaves at once, in a
+window of **0 drafts**, and the drafts follow in windows that hold nothing else, mostly one each, so that
+all of them are the 1st of theirs.
+
+**plain** is an *estimate* of what plain decoding would reach, from what one row cost on the stages during
+this very answer. **policy** says what was chosen for the newest window, and why. **rejected** are the
+newest wrong drafts, with what the model said instead; **Ctrl+O** steps through all of them.
 """
 
     def __init__(self) -> None:
@@ -167,12 +184,14 @@ def _policy(request: Request, width: int) -> list[Content]:
     if sent is None:
         return [_row("policy", ("–", "$foreground-muted")), Content("")]
     choice = f"{sent.width} draft{'' if sent.width == 1 else 's'}, {sent.in_flight} in flight"
-    reason = one_line(request.reason) or "–"
-    room = max(width - LABEL, 10)
-    return [
-        _row("policy", choice),
-        _row("", (reason if len(reason) <= room else reason[: room - 1] + "…", "$foreground-muted")),
-    ]
+    reason = _row("", (one_line(_why(sent, request.reason)) or "–", "$foreground-muted"))
+    return [_row("policy", choice), reason.truncate(width, ellipsis=True)]
+
+
+def _why(sent: WindowSent, reason: str) -> str:
+    if sent.draft_later and not sent.width:
+        return "the next token at once; drafts may follow"
+    return REASONS.get(reason, reason)
 
 
 def _rejections(request: Request, width: int) -> list[Content]:

@@ -11,7 +11,7 @@ from engine.config.plan import RunPlan
 from engine.view import Request, ViewState
 from skippy_tui import figures
 from skippy_tui.conversation import ending_of
-from skippy_tui.paint import ORIGIN_NAMES, milliseconds, seconds, shortened
+from skippy_tui.paint import DRAFTING, ORIGIN_NAMES, milliseconds, seconds, shortened
 from skippy_tui.widgets.panel import Panel
 from skippy_tui.widgets.welcome import STAGE_SIGNS, UNKNOWN_SIGN
 
@@ -107,7 +107,7 @@ class FoldedPanels(Panel):
     def draw(self, state: ViewState) -> None:
         """Show what fits."""
         width = max(self.content_size.width, 20)
-        parts = [*_speculation(state.request), *_stages(state)]
+        parts = [*_speculation(state.request), *_stages(state), *_drafting(state)]
         line = Content("")
         for part in parts:
             longer = Content(GAP).join([line, part]) if line.plain else part
@@ -150,3 +150,9 @@ def _stages(state: ViewState) -> list[Content]:
             *parts, (" ms", "$foreground-muted") if any(len(s.timings) for s in state.stages.values()) else ""
         )
     ]
+
+
+def _drafting(state: ViewState) -> list[Content]:
+    """What the model's own head takes for a draft."""
+    draft_ms = max((stage.draft_ms() for stage in state.stages.values()), default=0.0)
+    return [Content.assemble((DRAFTING, "$accent"), f" {milliseconds(draft_ms)} ms")] if draft_ms else []

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from engine.client.requests import GenerateRequest
-from engine.events import RequestStarted, TokensCommitted, WindowDone, WindowSent
+from engine.events import DraftReceived, RequestStarted, TokensCommitted, WindowDone, WindowSent
 from engine.view import Series, ViewState, apply
 from skippy_tui import demo, figures
 from skippy_tui.paint import bar, ordinal, sparkline, timeline_row
@@ -91,8 +91,50 @@ def test_spans_lie_inside_their_window_in_the_order_of_the_stages() -> None:
     request = GenerateRequest(request="r", prompt="x")
     shown = state_of([*demo.ready(), *demo.answer(request)]).request
     for window in shown.windows:
-        first, second = figures.window_spans(window)
-        assert window.sent.at <= first.start < first.end < second.start < second.end <= window.done.at + 1e-9
+        spans = figures.window_spans(window)
+        assert [span.stage for span in spans] == ([0] if window.done.stale else [0, 1])
+        edges = [window.sent.at, *(edge for span in spans for edge in (span.start, span.end))]
+        assert edges == sorted(edges)
+        assert edges[-1] <= window.done.at + 1e-9
+
+
+def draft_behind(number: int, at: float) -> DraftReceived:
+    return DraftReceived(at=at, request="r", window=number, epoch=0, drafted=2, draft_us=7000)
+
+
+def test_the_last_stage_drafts_where_its_window_ends_also_when_the_draft_is_in_the_reply() -> None:
+    sent, _, done = plain_window(0, at=0.0)  # 4 and 6 ms of compute, and a hop of 5 ms
+    behind = state_of([started(), sent, done, draft_behind(0, at=0.027)]).request
+    spans = [(span.stage, span.kind, span.start, span.end) for span in figures.timeline(behind, 0.0, 1.0)]
+    assert spans == [
+        (0, "useful", 0.0, pytest.approx(0.004)),
+        (1, "useful", pytest.approx(0.009), pytest.approx(0.015)),
+        (1, "draft", pytest.approx(0.015), pytest.approx(0.022)),
+    ]
+    within = state_of([started(), sent, replace(done, drafted=1, draft_us=2000)]).request
+    spans = [(span.stage, span.kind, span.start, span.end) for span in figures.timeline(within, 0.0, 1.0)]
+    assert spans[1:] == [
+        (1, "useful", pytest.approx(0.009), pytest.approx(0.013)),
+        (1, "draft", pytest.approx(0.013), pytest.approx(0.015)),
+    ]
+
+
+def test_every_token_is_counted_with_one_window_however_drafts_travel() -> None:
+    request = GenerateRequest(request="r", prompt="x")
+    shown = state_of([*demo.ready(), *demo.answer(request)]).request
+    kinds = {(window.sent.rows - window.sent.width, window.sent.width > 1) for window in shown.windows}
+    assert kinds == {(1, False), (1, True), (0, False), (0, True)}  # tokens, and drafts behind them or alone
+    assert sum(figures.committed(window) for window in shown.windows) == len(shown.tokens)
+
+
+def test_the_plain_estimate_leaves_out_drafting_and_what_stages_only_passed_on() -> None:
+    events = [started()]
+    for number in range(20):
+        sent, _, done = plain_window(number, at=number * 0.02, compute=(4000, 9000))
+        events += [sent, replace(done, drafted=1, draft_us=3000, elapsed_ms=23.0)]
+        passed = plain_window(100 + number, at=number * 0.02)
+        events += [passed[0], replace(passed[-1], stale=True, stages=passed[-1].stages[:1])]
+    assert figures.plain_estimate(state_of(events).request) == pytest.approx(50.0)
 
 
 def test_windows_in_flight_are_pending_and_never_lead_into_the_future() -> None:

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 from textual.geometry import Size
 
-from engine.events import NodeState, StageState
+from engine.client.requests import GenerateRequest
+from engine.events import DraftReceived, NodeState, StageState
 from skippy_tui import demo
+from skippy_tui.paint import DRAFTING, milliseconds
 from skippy_tui.widgets.panels import Panels
 from skippy_tui.widgets.pipeline import PipelinePanel
 from skippy_tui.widgets.speculation import SpeculationPanel
@@ -39,6 +41,44 @@ async def test_the_big_view_shows_both_panels_with_the_whole_timeline_at_80x24()
         assert panels.region.contains_region(driver.app.main.query_one(SpeculationPanel).region)
         assert panels.region.contains_region(driver.app.main.query_one(PipelinePanel).region)
         assert "the last" in str(driver.app.main.query_one(PipelinePanel).content)
+
+
+@pytest.mark.parametrize(("size", "keys"), [((80, 24), ("ctrl+g",)), ((120, 40), ())])
+async def test_what_the_head_takes_for_a_draft_stands_beside_its_stage(
+    size: tuple[int, int], keys: tuple[str, ...]
+) -> None:
+    async with running(script=demo.answer, hold=first_half, size=size) as driver:
+        await driver.write("a prompt")
+        await driver.press(*keys)
+        draft_ms = milliseconds(driver.app.controller.feed.state.stages[1].draft_ms())
+        shown = driver.shown("#pipeline")
+        first, second = (line for line in shown.splitlines() if line[:4] in ("0 0:", "1 14"))
+        if size == (80, 24):
+            assert f" {draft_ms} " in second
+            assert " – " in first
+            assert f"{DRAFTING} drafts" in shown
+        else:
+            assert f"{DRAFTING} {draft_ms} ms a draft" in shown
+
+
+async def test_the_folded_line_ends_with_what_a_draft_takes_where_that_fits() -> None:
+    async with running(script=demo.answer, hold=first_half, size=(90, 24)) as driver:
+        await driver.write("a prompt")
+        draft_ms = milliseconds(driver.app.controller.feed.state.stages[1].draft_ms())
+        assert driver.shown("#folded").rstrip().endswith(f"{DRAFTING} {draft_ms} ms")
+
+
+async def test_the_policy_says_that_a_token_does_not_wait_for_its_drafts() -> None:
+    events = demo.answer(GenerateRequest(request="r", prompt="x"))
+    first_draft = next(i for i, event in enumerate(events) if isinstance(event, DraftReceived))
+    async with running(script=demo.answer, hold=lambda _: first_draft, size=(120, 40)) as driver:
+        await driver.write("a prompt")
+        assert "0 drafts, 1 in flight" in driver.shown("#speculation")
+        assert "the next token at once; drafts may follow" in driver.shown("#speculation")
+        driver.client.go_on(2)  # the draft, and a window of it
+        await driver.settle()
+        assert "1 draft, 2 in flight" in driver.shown("#speculation")
+        assert "drafted meanwhile, sent behind the token" in driver.shown("#speculation")
 
 
 async def test_more_stages_than_fit_are_scrolled_to_and_a_scrollbar_tells() -> None:

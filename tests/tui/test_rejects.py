@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from textual.widgets import OptionList
 
 from engine.client.requests import GenerateRequest
-from engine.events import Event, WindowDone
+from engine.events import Event, RequestStarted, WindowDone
+from engine.view import Rejection, Request
 from skippy_tui import demo
-from skippy_tui.screens.rejects import RejectsScreen
+from skippy_tui.paint import drafted_by, quoted
+from skippy_tui.screens.rejects import RejectsScreen, story
 from skippy_tui.widgets.speculation import SpeculationPanel
 from tests.tui.driving import Driver, running
 
@@ -34,13 +37,13 @@ async def test_every_rejected_draft_can_be_stepped_through_and_says_why() -> Non
         newest, before = request.rejections[-1], request.rejections[-2]
         for rejection, row in ((newest, rows(driver)[0]), (before, rows(driver)[1])):
             assert f"{rejection.token + 1} " in row
-            assert f"‘{rejection.drafted}’" in row
-            assert f"‘{rejection.actual}’" in row
-            assert f"MTP {rejection.place + 1}/{rejection.width}" in row
+            assert quoted(rejection.drafted) in row
+            assert quoted(rejection.actual) in row
+            assert drafted_by(rejection) in row
         await driver.press("down")
         story = driver.shown("#rejects-story")
-        assert f"MTP guessed ‘{before.drafted}’" in story
-        assert f"The model itself says ‘{before.actual}’" in story
+        assert f"MTP guessed {quoted(before.drafted)}" in story
+        assert f"The model itself says {quoted(before.actual)}" in story
         # What the answer holds there is what the model said.
         assert request.tokens[before.token].text == before.actual
         await driver.press("escape")
@@ -81,4 +84,23 @@ async def test_the_panel_names_the_newest_rejected_drafts() -> None:
         shown = str(driver.app.main.query_one(SpeculationPanel).content)
         request = driver.app.controller.feed.state.request
         for rejection in request.rejections[-3:]:
-            assert f"‘{rejection.drafted}’ → ‘{rejection.actual}’" in shown
+            assert f"{quoted(rejection.drafted)} → {quoted(rejection.actual)}" in shown
+
+
+@pytest.mark.parametrize(
+    ("place", "width", "stale", "told"),
+    [
+        (0, 1, 0, "Nothing else was in vain."),
+        (0, 1, 2, "In vain: 2 windows already sent."),
+        (1, 3, 0, "In vain: 1 draft after it in its window."),
+        (0, 3, 1, "In vain: 2 drafts after it in its window and 1 window already sent."),
+    ],
+)
+def test_the_story_ends_with_what_was_in_vain(place: int, width: int, stale: int, told: str) -> None:
+    rejection = Rejection(0, " wrong", " right", "mtp", place, width, stale)
+    request = Request(
+        RequestStarted(
+            request="r", prompt_tokens=1, reused=0, strategy="mtp", seed=0, temperature=0.0, max_tokens=9
+        )
+    )
+    assert str(story(rejection, request)).endswith(told)
