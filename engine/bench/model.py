@@ -43,9 +43,16 @@ class Costs:
         """C: what a window takes at a stage; nothing where it was passed on, being stale."""
         return self.stage_ms[stage, window.rows] if stage < len(window.stage_ms) else 0.0
 
-    def drafting(self, window: Window) -> float:
-        """D: what the draft of a window takes at the last stage; nothing where it had none."""
-        return self.draft_ms[window.drafted] if window.drafted else 0.0
+    def drafting(self, windows: Sequence[Window]) -> list[float]:
+        """D: what the draft of each window of an answer takes at the last stage; nothing where it has none.
+
+        The first draft takes what it took: before it the head catches up with the prompt.
+        """
+        first = next((window for window in windows if window.drafted), None)
+        return [
+            window.draft_ms if window is first else self.draft_ms.get(window.drafted, 0.0)
+            for window in windows
+        ]
 
 
 def replay(windows: Sequence[Window], costs: Costs, *, stages: int, rest_ms: float) -> float:
@@ -55,13 +62,12 @@ def replay(windows: Sequence[Window], costs: Costs, *, stages: int, rest_ms: flo
     replies: list[float] = []
     drafts: list[float] = []  # when those behind the replies have come
     last_token = 0.0
-    for window in windows:
+    for window, drafting in zip(windows, costs.drafting(windows), strict=True):
         at = (drafts if window.joins else replies)[window.after - 1] if window.after else 0.0
         for stage in range(stages):
             at = max(at, free[stage]) + costs.computing(stage, window)
             free[stage] = at
             at += hop
-        drafting = costs.drafting(window)
         free[-1] += drafting
         drafts.append(at + drafting)
         replies.append(at if window.behind else at + drafting)
@@ -113,7 +119,7 @@ def modelled(answers: Answers, plain: Answers, stages: int) -> Modelled | None:
     rest_ms = plain.token_ms - plain_compute_ms
     total = sum(replay(one, costs, stages=stages, rest_ms=rest_ms) for one in answers.windows)
     compute_ms = [sum(costs.computing(stage, window) for window in own) / sent for stage in range(stages)]
-    draft_ms = sum(map(costs.drafting, own)) / sent
+    draft_ms = sum(sum(costs.drafting(windows)) for windows in answers.windows) / sent
     token_ms = total / answers.tokens
     return Modelled(
         token_ms=token_ms,

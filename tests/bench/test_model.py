@@ -46,6 +46,16 @@ def test_costs_are_medians_of_as_many_rows_and_drafts() -> None:
     assert costs.draft_ms == {1: 3.0}
 
 
+def test_the_first_draft_of_an_answer_catches_up_with_the_prompt() -> None:
+    """It takes what it took; later ones are alike, and what one of them took more is no part of the model."""
+    opening, first, second, third = in_turn(DRAFTED, 3)
+    slow = {"draft_ms": 50.0}
+    assert timed([opening, replace(first, **slow), second, third]) == pytest.approx(
+        3 * (22 + 10) + 50 + 3 + 3
+    )
+    assert timed([opening, first, replace(second, **slow), third]) == pytest.approx(3 * (22 + 10) + 3 + 3 + 3)
+
+
 def test_windows_that_follow_each_other_wait_for_a_stage_and_not_for_replies() -> None:
     """Stage 0 has them at 0, 4 and 8, stage 1 from 9, 15 and 21 on; replies are back at 20, 26 and 32. The
     fourth leaves at 20: 24, 29, 35, 40."""
