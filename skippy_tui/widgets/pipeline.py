@@ -32,15 +32,16 @@ class PipelinePanel(Panel):
 ### Pipeline
 One row for each stage: its layers (`15:30` are those from 15 to 29), where it runs, and in
 milliseconds **p50** and **p95** of its compute time for a window, the time windows **wait** in its
-queue, and the time of one **hop** to it; **draft**, where there is room, is the median time of one draft
-of the model's own head (MTP), which runs on the last stage and is no part of p50 and p95.
+queue, and the time of one **hop** to it; **draft** is the median time of one draft of the model's own
+head (MTP), which runs on the last stage and is no part of p50 and p95; where there is no room for a
+column, it stands above the timeline.
 **kv** is how full its cache is. Below a stage stands what its node is doing while it is not ready, below
 all of them the nodes that serve no layers, and why.
 
 The timeline shows when each stage was computing. Neighbouring windows differ in shade; `▚` is drafting,
-which comes after a window, while its reply and the next token are on their way; `▒` is stale
-work, a window that a rejected draft made useless; `░` is where windows in flight should be by now; the
-empty track is idle time.
+for a window's reply or behind it, while the next token is on its way; `▒` is stale work, a window that
+a rejected draft made useless; `░` is where windows in flight should be by now; the empty track is idle
+time.
 """
 
     def __init__(self, age: Callable[[float], float]) -> None:
