@@ -3,7 +3,7 @@
 `python -m tests.bench.predictions` runs rounds of: time this machine as `skippy-engine plan` does, then
 answer in two and three stages at each round trip. It prints medians over the rounds: predicted, measured,
 their ratio. With `--strategy mtp` or `auto` the prediction is given the windows of the run itself: how many
-rows and drafts each of them had, and which of them were under way together. It asserts nothing: machines are
+rows and drafts each of them had, and after which reply or draft it was sent. It asserts nothing: machines are
 noisy, and those that change their speed for seconds need the rounds.
 """
 
@@ -14,22 +14,23 @@ import asyncio
 import statistics
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from engine.bench.model import Costs, replay
+from engine.bench.windows import Window, WindowLog, unpacked
 from engine.client.client import EngineClient, LocalEngine
 from engine.client.requests import GenerateRequest
 from engine.config.plan import ComputePlan, RunPlan, SpeculationPlan, TopologyPlan
-from engine.events import DraftReceived, Event, RequestFinished, WindowDone, WindowSent
+from engine.events import Event, RequestFinished
 from engine.model.demo import demo_model
 from engine.model.file import ModelFile
 from engine.planning.costs import StageCosts
 from engine.planning.describe import describe_model
 from engine.planning.measure import measure_costs
-from engine.planning.prediction import PlacedStage, draft_ms, window_ms
+from engine.planning.prediction import PlacedStage, draft_ms, network_ms
 from engine.planning.profiles import Cluster, ComputeCosts, Demand, ModelProfile, NodeProfile
 from engine.planning.synthetic import measuring_header
 from engine.protocol.messages import LinkEmulation
@@ -50,44 +51,6 @@ class Arm:
             compute=ComputePlan(threads=1, context=CONTEXT),
             speculation=SpeculationPlan(strategy=strategy),
         )
-
-
-class Windows:
-    """The time of an answer's windows on machines of known costs, played after its events.
-
-    A window comes back after the time of its loop, or after the slowest stage's time behind the one before
-    it, or after the last stage's when that has drafted behind a reply. Windows that turned out stale are not
-    waited for.
-    """
-
-    def __init__(self, cluster: Cluster, costs: StageCosts, placement: tuple[PlacedStage, ...]) -> None:
-        self._cluster = cluster
-        self._costs = costs
-        self._placement = placement
-
-    def ms(self, events: Iterable[Event]) -> float:
-        """Milliseconds from the first reply, which ends the prompt, to the last one."""
-        sent: dict[int, tuple[float, int]] = {}  # by window: when it left, and its rows
-        replied = now = 0.0  # `now` is later where a draft has come behind the last reply
-        replies = 0
-        for event in events:
-            if isinstance(event, WindowSent):
-                sent[event.window] = now, event.rows
-            elif isinstance(event, DraftReceived):
-                now += draft_ms(self._placement[-1].node, event.drafted)
-            elif isinstance(event, WindowDone):
-                left, rows = sent[event.window]
-                drafts = draft_ms(self._placement[-1].node, event.drafted)
-                if replies and not event.stale:
-                    loop = window_ms(self._cluster, self._costs, self._placement, rows)
-                    stages = self._stages_ms(rows)
-                    replied = max(left + loop, replied + max(stages), now + stages[-1]) + drafts
-                    now = replied
-                replies += 1
-        return replied
-
-    def _stages_ms(self, rows: int) -> list[float]:
-        return [self._costs.compute_ms(stage.node, stage.first, stage.end, rows) for stage in self._placement]
 
 
 async def answer(
@@ -112,8 +75,25 @@ def predicted_ms(
     placement = tuple(PlacedStage(node, *span) for node, span in zip(nodes, spans, strict=True))
     timings = result["timings"]
     demand = Demand(context=CONTEXT, prompt=timings["prompt_n"], answer=timings["predicted_n"])
-    windows = Windows(cluster, StageCosts(model, demand), placement)
-    return windows.ms(events) / (timings["predicted_n"] - 1)
+    costs = StageCosts(model, demand)
+    windows = windows_of(events, nodes[-1])
+    stage_ms = {
+        (index, rows): costs.compute_ms(stage.node, stage.first, stage.end, rows)
+        for index, stage in enumerate(placement)
+        for rows in {window.rows for window in windows}
+    }
+    machines = Costs(stage_ms, {window.drafted: window.draft_ms for window in windows})
+    rest_ms = network_ms(cluster, model, placement, 1)
+    took = replay(windows, machines, stages=len(placement), rest_ms=rest_ms)
+    return took / (timings["predicted_n"] - 1)
+
+
+def windows_of(events: list[Event], head: NodeProfile) -> list[Window]:
+    """The windows of an answer, with what their drafts should take where the head is."""
+    log = WindowLog()
+    for event in events:
+        log.add(event)
+    return [replace(one, draft_ms=draft_ms(head, one.drafted)) for one in unpacked(log.windows)]
 
 
 def measured_ms(result: dict[str, Any]) -> float:
