@@ -175,8 +175,6 @@ async def strategy(app: SkippyApp, argument: str) -> None:
         words = [word for word in STRATEGIES if word != "draft"]
         now = app.controller.strategy
         argument = words[(words.index(now) + 1) % len(words) if now in words else 0]
-    if argument not in STRATEGIES:
-        raise UsageError(f"there is no strategy {argument}", hint=nearest(argument, STRATEGIES))
     await _change(app, "strategy", argument)
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from engine.config.kinds import Address, Items, Switch, Text, Url
+from engine.config.kinds import Address, Items, Switch, Text, Url, closest
 from engine.config.layers import layer_of_flags, read_topology_file
 from engine.config.nodes import NodeSettings
-from engine.config.settings import SETTINGS, TABLES, Setting, closest, settings_of
+from engine.config.settings import SETTINGS, TABLES, Setting, settings_of
 from engine.config.tables import absolute
 from engine.errors import UsageError
 from engine.planning.lock import is_lock, node_of, read_lock

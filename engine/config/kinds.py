@@ -6,7 +6,8 @@ return the value as a plan holds it and raise ValueError with the end of a sente
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
@@ -33,6 +34,12 @@ class Kind(Protocol):
 
     def schema(self) -> Schema:
         """JSON Schema of the value."""
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """The known word that was probably meant, or an empty text."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return close[0] if close else ""
 
 
 def _bounds(minimum: float, maximum: float | None) -> str:
@@ -126,7 +133,9 @@ class Choice:
 
     def check(self, value: Any) -> str:
         if not isinstance(value, str) or value not in self.words:
-            raise ValueError(f"must be {self.allowed}, not {value!r}")
+            meant = closest(value, self.words) if isinstance(value, str) else ""
+            hint = f"; did you mean {meant}?" if meant else ""
+            raise ValueError(f"must be {self.allowed}, not {value!r}{hint}")
         return value
 
     def schema(self) -> Schema:

@@ -6,14 +6,13 @@ A setting named `window_min` is the flag `--window-min` and the key `window_min`
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import reduce
 from typing import Any, Protocol
 
-from engine.config.kinds import Address, Choice, Items, Kind, Number, Switch, Text, TokenBias, Whole
+from engine.config.kinds import Address, Choice, Items, Kind, Number, Switch, Text, TokenBias, Whole, closest
 from engine.config.plan import STRATEGIES, WINDOW_POLICIES, RunPlan
 from engine.protocol.messages import WireType
 
@@ -86,12 +85,6 @@ def nearest_setting(word: str, known: Mapping[str, Described]) -> str:
     close = closest(word, known)
     takes = f" It takes {known[close].kind.allowed}" if close else ""
     return nearest(word, known) + takes
-
-
-def closest(word: str, known: Iterable[str]) -> str:
-    """The known word that was probably meant, or an empty text."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return close[0] if close else ""
 
 
 def _setting(table: str, name: str, kind: Kind, text: str, *, path: str = "", flag: str = "") -> Setting:

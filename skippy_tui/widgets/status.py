@@ -47,6 +47,9 @@ def _parts(state: ViewState, plan: RunPlan, strategy: str, title: str) -> list[t
         return [*parts, (0, Content.styled(detail, style))]
     parts.append((0, Content.styled(strategy, "$accent")))
     parts.append((4, Content(f"{len(state.stages)} stage{'' if len(state.stages) == 1 else 's'}")))
+    emulated = plan.topology.emulation
+    if emulated.rtt_ms:
+        parts.append((3, Content.styled(f"rtt +{emulated.rtt_ms:g} ms", "$text-warning")))
     used = request.started.prompt_tokens + len(request.tokens) if request is not None else 0
     if model is not None:
         style = "$text-warning" if used > 0.9 * model.context else ""

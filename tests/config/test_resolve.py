@@ -118,6 +118,10 @@ def test_relative_files_are_meant_from_where_they_are_written(config: Any, tmp_p
             "[defaults.speculative]\nstrategy = 'fast'\n",
             r"strategy in .* must be one of auto, .*, not 'fast'",
         ),
+        (
+            "[defaults.speculative]\nstrategy = 'mtp-sufix'\n",
+            r"strategy in .* must be one of auto, .*, not 'mtp-sufix'; did you mean mtp-suffix\?",
+        ),
         ("defaults = 3\n", r"defaults in .* must be a table"),
         ("[defaults\n", r"skippy\.toml is not valid TOML"),
         ("[models.demo.speculative]\nwindow_max = 0\n", r"models\.demo\.speculative\.window_max in"),
@@ -146,6 +150,7 @@ def test_a_fault_in_the_file_names_the_key_and_what_is_allowed(config: Any, text
             "--ngram-max must be between 1 and 4 for the strategy mtp-cache",
         ),
         ({"strategy": "ngram-suffix", "ngram_min": "2"}, "--ngram-min must be between 3 and 64"),
+        ({"window_policy": "godput"}, "adaptive, goodput, not 'godput'; did you mean goodput?"),
         ({"strategy": "draft"}, "needs a draft model; set --draft-model"),
         ({"split": "15,9"}, "--split must ascend, not 15, 9"),
         ({"split": "0"}, "--split must be a whole number, 1 or more"),

@@ -218,7 +218,9 @@ async def test_mistakes_are_one_line_and_two_slashes_are_a_prompt() -> None:
     async with running() as driver:
         await driver.write("/nonsense")
         await driver.write("/strategy mtpp")
-        assert driver.said.pop() == "there is no strategy mtpp; did you mean mtp?"
+        await driver.write("/set strategy mtpp")
+        assert driver.said.pop() == driver.said[-1]
+        assert driver.said.pop().endswith("not 'mtpp'; did you mean mtp?")
         await driver.write("/seed many")
         assert "there is no command /nonsense" in driver.said[0]
         assert "must be a whole number" in driver.said[1]
@@ -440,8 +442,10 @@ async def test_live_controls_take_effect_on_the_next_window_or_answer() -> None:
         assert driver.client.values["window_max"] == 6
         assert driver.client.values["pipeline_depth"] == 3
         assert "from the next window on" in driver.said[-1]
+        assert "rtt" not in driver.shown("#status")
         await driver.write("/rtt 20")
         assert driver.client.emulation.rtt_ms == 20
+        assert "rtt +20 ms" in driver.shown("#status")
         assert "from the next answer on" in driver.said[-1]
         assert "the whole prompt is read again" in driver.said[-1]
         assert driver.client.opened == 1
