@@ -26,7 +26,7 @@ from engine.planning.prediction import (
     loop_ms,
     predict,
 )
-from engine.planning.problem import PlacementProblem
+from engine.planning.problem import PlacementProblem, Solution, cuts_by_pace
 from engine.planning.profiles import Cluster, Demand, ModelProfile, NodeProfile
 
 EXACT_NODES = 10
@@ -56,7 +56,8 @@ class Plan:
     """What was chosen, and from what.
 
     `candidates` has the best placement for every number of stages that was tried, fewest first. `gap` is how
-    much slower than the best of all the fastest candidate can be at most; 0.0 if it is the best.
+    much slower than the best of all the fastest candidate can be at most, drafts behind replies left aside;
+    0.0 if it is the best.
     """
 
     model: ModelProfile
@@ -148,33 +149,49 @@ def _candidates(
 ) -> tuple[list[Candidate], float]:
     """The best placement by number of stages, and the gap of the fastest.
 
-    The time per token with n drafts is a sum over stages and hops like that of a plain step, so it is
-    searched for every n in turn, and the best of them is the best of all. With many nodes only the n that
-    suits the best plain placement is looked at.
+    The time per token with n drafts in the reply is a sum over stages and hops like that of a plain step, so
+    it is searched for every n in turn, and the best of them is the best of all. With many nodes only the n
+    that suits the best plain placement is looked at. With drafts behind the reply it is no such sum: the
+    slowest stage counts as well. So for the orders of nodes that were found, faster slowest stages are tried.
     """
     few = len(cluster.nodes) <= EXACT_NODES
     solve = solve_exactly if few else solve_well
     drafts = range(drafting.most + 1 if costs.model.native_mtp else 1)
     problems = {n: make_problem(cluster, costs, n, own_first=own_first) for n in drafts}
     best: dict[int, Candidate] = {}
+    orders: dict[tuple[int, ...], None] = {}  # of nodes, without repetition
 
-    def search(n: int) -> float:
+    def consider(solution: Solution) -> None:
+        stages = ((cluster.nodes[node], first, end) for node, first, end in solution.stages)
+        placement = tuple(PlacedStage(*stage) for stage in stages)
+        candidate = Candidate(placement, predict(cluster, costs.model, placement, costs.demand, drafting))
+        if candidate.stages not in best or _tpot(candidate) < _tpot(best[candidate.stages]):
+            best[candidate.stages] = candidate
+
+    def search(n: int) -> tuple[float, float]:
         result = solve(problems[n])
-        for count, solution in result.by_count.items():
-            stages = ((cluster.nodes[node], first, end) for node, first, end in solution.stages)
-            placement = tuple(PlacedStage(*stage) for stage in stages)
-            prediction = predict(cluster, costs.model, placement, costs.demand, drafting)
-            if count not in best or prediction.tpot_ms < _tpot(best[count]):
-                best[count] = Candidate(placement, prediction)
-        return result.bound_ms / drafting.tokens(n)
+        for solution in result.by_count.values():
+            orders[tuple(solution.nodes)] = None
+            consider(solution)
+        fastest = min((solution.ms for solution in result.by_count.values()), default=np.inf)
+        return fastest / drafting.tokens(n), result.bound_ms / drafting.tokens(n)
 
-    bounds = {0: search(0)}
-    if best:
-        suits = min(best.values(), key=_tpot).prediction.drafts
-        for n in drafts[1:]:
-            searched = few or n == suits
-            bounds[n] = search(n) if searched else lower_bound(problems[n]) / drafting.tokens(n)
-    gap = max(0.0, min(map(_tpot, best.values())) / min(bounds.values()) - 1) if best else 0.0
+    fastest, bound = search(0)
+    if not best:
+        return [], 0.0
+    suits = min(best.values(), key=_tpot).prediction.drafts
+    for n in drafts[1:]:
+        if few or n == suits:
+            searched, bound_n = search(n)
+            fastest = min(fastest, searched)
+        else:
+            bound_n = lower_bound(problems[n]) / drafting.tokens(n)
+        bound = min(bound, bound_n)
+    if len(drafts) > 1 and drafting.depth > 1:
+        for order in orders:
+            for solution in cuts_by_pace(problems[0], order) if len(order) > 1 else ():
+                consider(solution)
+    gap = max(0.0, fastest / bound - 1)
     return [best[count] for count in sorted(best)], gap if gap > _ROUNDING else 0.0
 
 

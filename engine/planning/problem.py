@@ -6,14 +6,16 @@ alone. Nothing here knows what a model is; `engine.planning.costs` makes the num
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+
+_STEP = 0.02  # share by which a slowest stage has to be faster to be worth a look
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,3 +98,14 @@ def cut_best(problem: PlacementProblem, nodes: Sequence[int]) -> Solution | None
         end = first
     stages.append((nodes[0], 0, end))
     return Solution(total, tuple(reversed(stages)))
+
+
+def cuts_by_pace(problem: PlacementProblem, nodes: Sequence[int]) -> Iterator[Solution]:
+    """The best cuts for these nodes in this order; then the best of those whose slowest stage is notably
+    faster, and so on until there are none."""
+    solution = cut_best(problem, nodes)
+    while solution is not None:
+        yield solution
+        bound = max(problem.stage[stage] for stage in solution.stages) * (1 - _STEP)
+        faster = np.where(problem.stage < bound, problem.stage, np.inf)
+        solution = cut_best(replace(problem, stage=faster), nodes)

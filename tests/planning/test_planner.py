@@ -62,7 +62,7 @@ def test_no_placement_on_up_to_six_nodes_is_faster(
     links = [LinkProfile(a, b, rng.choice([0.0, 3.0, 40.0]), rng.choice([0.0, 10.0])) for a, b in pairs]
     machines = cluster(nodes, 0, links)
     profile = model(rng.uniform(0.5, 2, n_layers), native_mtp=mtp)
-    drafting = Drafting(most=3, acceptance=0.7)
+    drafting = Drafting(most=3, acceptance=0.7, depth=1)
     possible = [each for each in every_placement(machines, profile) if each[0].node.own or not own_first]
     if not possible:
         with pytest.raises(SkippyError, match="does not fit"):
@@ -188,6 +188,45 @@ def test_drafts_are_counted_where_they_pay() -> None:
     assert prediction.drafts > 0
     assert prediction.tpot_ms < prediction.plain_ms
     assert any("the model's own head" in line for line in explanation(plan))
+
+
+def two_machines(draft_us: float, slowness: float = 1.0, rtt_ms: float = 0.0) -> Cluster:
+    front = node("front", 100, own=True, draft_us=draft_us)
+    return cluster([front, node("server", 100, slowness, draft_us=draft_us)], rtt_ms)
+
+
+def test_with_drafts_behind_replies_stages_take_equally_long() -> None:
+    """Alone, a token takes as long wherever two equal machines share the layers; windows in a row do not."""
+    profile = model([1.0] * 30, native_mtp=True)
+    split = plan_placement(two_machines(600), profile, SMALL, Drafting(), stages=2).chosen
+    assert split.prediction.behind
+    first, last = split.prediction.stage_ms
+    assert first == pytest.approx(last, abs=1.1)  # a layer takes 1 ms
+
+
+@pytest.mark.parametrize("rtt_ms", [0, 20])
+@pytest.mark.parametrize(("slowness", "draft_us"), [(0.4, 500), (1.0, 3000), (2.5, 500), (1.0, 30_000)])
+def test_no_cut_of_two_machines_is_faster_with_drafts_behind(
+    slowness: float, draft_us: float, rtt_ms: float
+) -> None:
+    machines, profile = two_machines(draft_us, slowness, rtt_ms), model([0.5, 1.5] * 10, native_mtp=True)
+    split = plan_placement(machines, profile, SMALL, Drafting(), stages=2).chosen
+    splits = [each for each in every_placement(machines, profile) if len(each) == 2]
+    best = min(predict(machines, profile, each, SMALL, Drafting()).tpot_ms for each in splits)
+    assert split.prediction.tpot_ms == pytest.approx(best, rel=0.02)
+
+
+def test_drafting_behind_the_reply_hides_behind_the_first_stage() -> None:
+    profile = model([1.0] * 30, native_mtp=True)
+
+    def tpot_ms(draft_us: float, *, depth: int, stages: int = 2) -> float:
+        drafting = Drafting(most=1, depth=depth)
+        plan = plan_placement(two_machines(draft_us, rtt_ms=20), profile, SMALL, drafting, stages=stages)
+        return plan.chosen.prediction.tpot_ms
+
+    assert tpot_ms(12_000, depth=4) == pytest.approx(tpot_ms(6000, depth=4))
+    assert tpot_ms(12_000, depth=1) > tpot_ms(6000, depth=1)
+    assert tpot_ms(6000, depth=4, stages=1) == tpot_ms(6000, depth=1, stages=1)  # nothing to hide behind
 
 
 def test_a_node_that_cannot_be_reached_is_not_used() -> None:

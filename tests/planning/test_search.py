@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.planning.exact import solve_exactly
 from engine.planning.heuristic import solve_well
-from engine.planning.problem import PlacementProblem, Solution
+from engine.planning.problem import PlacementProblem, Solution, cuts_by_pace
 
 
 def every_placement(problem: PlacementProblem) -> list[Solution]:
@@ -118,3 +118,21 @@ def test_nodes_whose_stages_do_not_interfere_are_placed_as_well_as_can_be() -> N
     best = 12 * fastest[:6].sum() + 8 * fastest[6] + 8 * 3.0
     assert result.best is not None
     assert result.best.ms == pytest.approx(best)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(most_nodes=3, most_layers=8))
+def test_cuts_get_faster_at_the_slowest_stage_and_no_more_expensive_than_that_takes(
+    problem: PlacementProblem,
+) -> None:
+    nodes = range(problem.n_nodes)
+    every = [each for each in every_placement(problem) if each.nodes == [*nodes]]
+    bound = np.inf
+    for solution in cuts_by_pace(problem, nodes):
+        slowest = max(problem.stage[stage] for stage in solution.stages)
+        assert slowest < bound
+        allowed = [each.ms for each in every if all(problem.stage[stage] <= slowest for stage in each.stages)]
+        assert solution.ms == pytest.approx(min(allowed))
+        bound = slowest
+    left = [each for each in every if max(problem.stage[stage] for stage in each.stages) < bound * 0.979]
+    assert not left
