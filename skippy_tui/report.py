@@ -7,6 +7,7 @@ from typing import Any
 
 from textual.content import Content
 
+from engine.cli.report import incident_line
 from engine.client.sanitize import one_line
 from skippy_tui.paint import ORIGIN_NAMES, ordinal, sparkline
 
@@ -19,7 +20,7 @@ def stats_text(result: Mapping[str, Any]) -> Content:
         *_timing_rows(result),
         *_speculation_rows(result),
         *_stage_rows(result.get("stages") or ()),
-        *(("event", one_line(str(event))) for event in result.get("events") or ()),
+        *(("note", one_line(incident_line(event))) for event in result.get("events") or ()),
     ]
     return Content("\n").join(
         Content.assemble((label.ljust(LABEL), "$foreground-muted"), text) for label, text in rows if text

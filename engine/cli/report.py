@@ -25,9 +25,17 @@ def stats_lines(result: Mapping[str, Any], nodes: Iterable[NodeState] = ()) -> l
         ("spec", _speculation(result.get("strategy", ""), result.get("speculative", {}))),
         *(("stage", _stage(stage)) for stage in result.get("stages", [])),
         *(("node", node_line(node)) for node in nodes),
-        *(("note", str(event)) for event in result.get("events", [])),
+        *(("note", incident_line(event)) for event in result.get("events", [])),
     ]
     return [f"{name:<7} {text}" for name, text in rows if text]
+
+
+def incident_line(event: Mapping[str, Any]) -> str:
+    """What an event of the JSON result tells: the text of a notice, or that a stage was started again."""
+    if event["kind"] == "stage":
+        reason = f": {event['reason']}" if event.get("reason") else ""
+        return f"stage {event['index']} {event['state']}{reason}"
+    return f"{event['message']}; {event['hint']}" if event.get("hint") else str(event["message"])
 
 
 def node_line(node: NodeState) -> str:

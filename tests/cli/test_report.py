@@ -1,0 +1,54 @@
+"""The figures of an answer, in the REPL and in the app: both are made from its JSON result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.cli.report import stats_lines
+from engine.events import Event, Notice, StageState
+from skippy_tui.report import stats_text
+
+STAGE = {
+    "index": 1,
+    "layers": [15, 30],
+    "where": "den",
+    "compute_ms_p50": 12.0,
+    "compute_ms_total": 3620.0,
+    "rtt_ms": 20.0,
+}
+
+
+def told(**result: Any) -> list[str]:
+    """What the REPL says, and what the app says."""
+    return ["\n".join(stats_lines(result)), str(stats_text(result))]
+
+
+def test_a_stage_tells_its_time_for_a_window_and_all_that_it_computed_drafting_included() -> None:
+    for text in told(stages=[STAGE]):
+        assert "12.0 ms a window" in text
+        assert "computed for 3.62 s" in text
+        assert "round trip 20.0 ms" in text
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (
+            Notice(level="warning", code="c", message="one machine is faster", hint="--stages 1"),
+            "one machine is faster; --stages 1",
+        ),
+        (Notice(level="warning", code="c", message="the lane was slow"), "the lane was slow"),
+        (
+            StageState(
+                index=1, state="restarting", layers=(15, 30), where="den", reason="killed by signal 9"
+            ),
+            "stage 1 restarting: killed by signal 9",
+        ),
+    ],
+)
+def test_what_happened_during_an_answer_is_told_in_words(event: Event, line: str) -> None:
+    for text in told(events=[event.to_dict()]):
+        assert text.startswith("note ")
+        assert text.endswith(f" {line}")
