@@ -38,7 +38,7 @@ class StatusLine(Panel):
 def _parts(state: ViewState, plan: RunPlan, strategy: str, title: str) -> list[tuple[int, Content]]:
     """(rank, text) from left to right; where there is little room, the highest ranks go first."""
     model, request, engine = state.model, state.request, state.engine
-    parts: list[tuple[int, Content]] = [(2, Content.styled("skippy", "bold $primary"))]
+    parts: list[tuple[int, Content]] = [(3, Content.styled("skippy", "bold $primary"))]
     name = one_line(model.name) if model is not None else plan.model
     parts.append((1, Content.styled(shortened(name, 28), "bold")))
     if engine is not None and engine.state != "ready":

@@ -68,6 +68,15 @@ async def test_the_folded_line_ends_with_what_a_draft_takes_where_that_fits() ->
         assert driver.shown("#folded").rstrip().endswith(f"{DRAFTING} {draft_ms} ms")
 
 
+async def test_an_emulated_round_trip_has_its_place_in_the_header_beside_context_and_speed() -> None:
+    async with running(script=demo.answer, hold=first_half, size=(80, 24)) as driver:
+        assert "rtt" not in driver.shown("#status")
+        await driver.write("/rtt 20")
+        await driver.write("a prompt")
+        shown = driver.shown("#status")
+        assert all(part in shown for part in ("rtt +20 ms", " auto ", "ctx ", " tok/s")), shown
+
+
 async def test_the_policy_says_that_a_token_does_not_wait_for_its_drafts() -> None:
     events = demo.answer(GenerateRequest(request="r", prompt="x"))
     first_draft = next(i for i, event in enumerate(events) if isinstance(event, DraftReceived))
