@@ -22,7 +22,7 @@ def stats_lines(result: Mapping[str, Any], nodes: Iterable[NodeState] = ()) -> l
         ("time", _time(timings)),
         ("speed", _speed(timings)),
         ("reuse", _reuse(timings)),
-        ("spec", _speculation(result.get("strategy", ""), result.get("speculative", {}))),
+        ("spec", _speculation(result.get("strategy", ""), result.get("speculative", {}), timings)),
         *(("stage", _stage(stage)) for stage in result.get("stages", [])),
         *(("node", node_line(node)) for node in nodes),
         *(("note", incident_line(event)) for event in result.get("events", [])),
@@ -92,7 +92,7 @@ def _reuse(timings: Mapping[str, Any]) -> str:
     return f"{reused} of {timings['prompt_n']} prompt tokens were in the caches" if reused else ""
 
 
-def _speculation(strategy: str, counts: Mapping[str, Any]) -> str:
+def _speculation(strategy: str, counts: Mapping[str, Any], timings: Mapping[str, Any]) -> str:
     if not counts or not counts.get("proposed"):
         return strategy
     sources = ", ".join(
@@ -101,10 +101,11 @@ def _speculation(strategy: str, counts: Mapping[str, Any]) -> str:
         if count["proposed"]
     )
     width = counts.get("width", {})
+    tokens = timings.get("predicted_n", 0) / counts["windows"]
     return (
         f"{strategy}: {counts['accepted']} of {counts['proposed']} drafts right "
         f"({counts['acceptance_rate']:.0%}; {sources}), {counts['windows']} windows of "
-        f"{width.get('min')}-{width.get('max')} drafts, {counts['mean_accepted_length']:.1f} right each"
+        f"{width.get('min')}-{width.get('max')} drafts, {tokens:.1f} tokens each"
     )
 
 

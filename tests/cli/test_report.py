@@ -32,6 +32,27 @@ def test_a_stage_tells_its_time_for_a_window_and_all_that_it_computed_drafting_i
         assert "round trip 20.0 ms" in text
 
 
+def test_the_repl_shares_all_tokens_among_all_windows() -> None:
+    """A window of one draft comes back fresh only if that draft was right: right ones per such window are 1."""
+    counts = {
+        "proposed": 63,
+        "accepted": 26,
+        "acceptance_rate": 26 / 63,
+        "windows": 96,
+        "by_source": {"mtp": {"proposed": 63, "accepted": 26}, "ngram": {"proposed": 0, "accepted": 0}},
+        "width": {"min": 0, "max": 1, "mean": 0.7},
+    }
+    timings = {"prompt_n": 9, "predicted_n": 60, "prompt_ms": 1.0, "predicted_ms": 1.0, "ttft_ms": 1.0}
+    (line,) = (
+        line
+        for line in stats_lines({"strategy": "auto", "speculative": counts, "timings": timings})
+        if line.startswith("spec")
+    )
+    assert line.endswith(
+        "auto: 26 of 63 drafts right (41%; mtp 26/63), 96 windows of 0-1 drafts, 0.6 tokens each"
+    )
+
+
 @pytest.mark.parametrize(
     ("event", "line"),
     [
