@@ -33,7 +33,7 @@ def test_a_stage_tells_its_time_for_a_window_and_all_that_it_computed_drafting_i
 
 
 def test_the_repl_shares_all_tokens_among_all_windows() -> None:
-    """A window of one draft comes back fresh only if that draft was right: right ones per such window are 1."""
+    """A window of one draft is not stale only if that draft was right: there are never fewer than 1."""
     counts = {
         "proposed": 63,
         "accepted": 26,
