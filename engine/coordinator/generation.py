@@ -127,10 +127,12 @@ class Generation:
 
     def _rows_not_drafted(self) -> int:
         """Rows that the NextN head will have to catch up with before its first draft. Strategies that are
-        sure to ask for drafts have it fed along with the prompt."""
-        if self._set.speculation.strategy.startswith("mtp"):
-            return self.slot.rows_not_drafted
-        return self.slot.rows_not_drafted + len(self._prompt) - self.slot.reusable(self._prompt)
+        sure to ask for drafts have it fed along with the prompt, but for the last batch."""
+        before, reused = self.slot.rows_not_drafted, self.slot.reusable(self._prompt)
+        if not self._set.speculation.strategy.startswith("mtp"):
+            return before + len(self._prompt) - reused
+        first, end = self._make_feed(self._prompt, reused=reused).last_batch
+        return end - first + (before if first == reused else 0)
 
     # -- what the engine calls ---------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ settles on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import mul
@@ -109,7 +109,10 @@ class _HeadCosts:
     device of its own."""
 
     head: NodeProfile
-    beside_draft_ms: float | None = None
+
+    @property
+    def beside_drafts_ms(self) -> Mapping[int, float]:
+        return {}
 
     def draft_ms(self, drafts: int) -> float:
         return draft_ms(self.head, drafts)

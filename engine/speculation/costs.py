@@ -170,7 +170,9 @@ class CostModel:
         self.last_rows = 0  # of the last window that was answered
         self._since_change = 0  # windows of as many rows before that one
         self.switch_ms = 0.0  # what a change of rows costs on all stages together
-        self._beside_draft: Timings | None = None
+        # Whole loops of one row, as they were and not put together, so that they can be compared:
+        self._plain: Timings | None = None  # alone
+        self._beside_draft: dict[int, Timings] = {}  # by drafts
         self._lags: dict[int, Timings] = {}  # by rows
         self._times = LoopTimes([], [], [], [], 0.0)
         self._changed = True
@@ -212,6 +214,8 @@ class CostModel:
     ) -> None:
         """A window came back after `elapsed_ms`; the last stage's compute contains `head_ms` of drafting."""
         accounted = 0.0
+        if rows == 1 and not accompanied and not head_ms:
+            self._plain = added(self._plain, elapsed_ms)
         since_change = self._since_change = self._since_change + 1 if rows == self.last_rows else 0
         self.last_rows = rows
         for time in times:
@@ -251,14 +255,20 @@ class CostModel:
         else:
             self._draft = added(self._draft, ms / drafts)
 
-    def observe_beside_draft(self, elapsed_ms: float) -> None:
-        """A window of one row came back, beside which the last stage has drafted."""
-        self._beside_draft = added(self._beside_draft, max(0.0, elapsed_ms - self.times(1).loop[1]))
+    def observe_beside_draft(self, drafts: int, elapsed_ms: float) -> None:
+        """A window of one row came back, beside which the last stage has made so many drafts."""
+        self._beside_draft[drafts] = added(self._beside_draft.get(drafts), elapsed_ms)
 
     @property
-    def beside_draft_ms(self) -> float | None:
-        """What a window of one row takes longer while the last stage drafts; None until measured."""
-        return self._beside_draft.typical if self._beside_draft is not None else None
+    def beside_drafts_ms(self) -> dict[int, float]:
+        """What a window of one row takes longer while the last stage drafts, by number of drafts, as far as
+        it is measured."""
+        plain = self._plain
+        if plain is None:
+            return {}
+        return {
+            drafts: max(0.0, beside.typical - plain.typical) for drafts, beside in self._beside_draft.items()
+        }
 
     def observe_lag(self, rows: int, ms: float) -> None:
         """Drafts in a window of so many rows were answered this long after the window before them."""

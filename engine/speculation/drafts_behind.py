@@ -12,8 +12,8 @@ tokens in
 
     L(1) + X + S(1) lag(w) + B(w) (S(w+1) + S(2w+1) + ..) + (1 - S(1)) waste(w)
 
-- X: what the window of one row takes longer while the head drafts. It is measured; until then, how much
-  later the head is done than the window arrives there.
+- X: what the window of one row takes longer while the head drafts. It is measured for each n; until then,
+  how much later the head is done than the window arrives there, and what it was measured to be beyond that.
 - lag(w): from its reply to that of the first drafts. It is measured, but never less than D(n); until then
   max(D(n), M(1) K(1)) + L(w) - L(1).
 - B(w) = max(M(w) K(w), L(w) / depth) between replies after that.
@@ -23,7 +23,7 @@ tokens in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Protocol
 
@@ -34,8 +34,8 @@ class DraftCosts(Protocol):
     """What has to be known besides the times of windows: learnt (`CostModel`), or planned with."""
 
     @property
-    def beside_draft_ms(self) -> float | None:
-        """X, None until measured."""
+    def beside_drafts_ms(self) -> Mapping[int, float]:
+        """X by number of drafts, as far as it is measured."""
 
     def draft_ms(self, drafts: int) -> float:
         """D."""
@@ -53,10 +53,17 @@ SLACK = 0.25
 
 def window_ms(costs: DraftCosts, times: LoopTimes, drafts: int) -> float:
     """L(1) + X: a window of one row beside which the head drafts so many tokens."""
-    excess_ms = costs.beside_draft_ms
+    measured = costs.beside_drafts_ms
+    excess_ms = measured.get(drafts)
     if excess_ms is None:
-        excess_ms = max(0.0, costs.draft_ms(drafts) - (times.loop[1] - times.last[1]))
+        beyond = [ms - _waiting_ms(costs, times, count) for count, ms in measured.items()]
+        excess_ms = _waiting_ms(costs, times, drafts) + max(0.0, min(beyond, default=0.0))
     return times.loop[1] + excess_ms
+
+
+def _waiting_ms(costs: DraftCosts, times: LoopTimes, drafts: int) -> float:
+    """How much later than the window arrives at the head it is done with drafting."""
+    return max(0.0, costs.draft_ms(drafts) - (times.loop[1] - times.last[1]))
 
 
 def following_ms(

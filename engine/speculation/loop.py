@@ -139,7 +139,7 @@ class DecodeLoop:
         if mtp is None or self.stop_reason is not None or self._stream.sent:
             return Actions()
         mtp.offer(draft, self.history)
-        return Actions(windows=scheduler.join(now, self._room()) if mtp.ready else ())
+        return Actions(windows=scheduler.join(len(draft.tokens), now, self._room()) if mtp.ready else ())
 
     def drafts_ready(self, now: float) -> Actions:
         """The draft model has got on: use what it has."""
@@ -233,8 +233,8 @@ class DecodeLoop:
         costs.observe_window(rows, reply.times, elapsed_ms, head_ms=head_ms, accompanied=accompanied)
         if flight.spacing_ms is not None and reply.times and not head_ms:
             costs.observe_spacing(rows, reply.times, flight.spacing_ms)
-        if flight.beside_draft:
-            costs.observe_beside_draft(elapsed_ms)
+        if flight.beside_drafts:
+            costs.observe_beside_draft(flight.beside_drafts, elapsed_ms)
         if flight.lag_ms is not None:
             costs.observe_lag(rows, flight.lag_ms)
         self._scheduler.rows_not_drafted += rows

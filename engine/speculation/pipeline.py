@@ -31,7 +31,7 @@ class Flight:
     spacing_ms: float | None = None  # mean time between the last replies, this one included, of one stream
     joined: bool = False  # its drafts came while the window before it was under way
     lag_ms: float | None = None  # time since the reply of the window that it has joined
-    beside_draft: bool = False  # the head has drafted while it was under way
+    beside_drafts: int = 0  # that the head has made while it was under way
 
     @property
     def end(self) -> int:

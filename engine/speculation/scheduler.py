@@ -148,13 +148,13 @@ class Scheduler:
 
     # Windows that continue it
 
-    def join(self, now: float, room: int) -> tuple[WindowPlan, ...]:
-        """The head's draft has come while the window of one row that it follows is under way."""
+    def join(self, drafts: int, now: float, room: int) -> tuple[WindowPlan, ...]:
+        """A draft of so many tokens has come while the window of one row that it follows is under way."""
         mtp, windows = self.drafter.mtp, list[WindowPlan]()
         if self.pipeline.live != 1 or (mtp is not None and mtp.cooling):
             return ()
         opened = self.pipeline.flights[-1]
-        opened.beside_draft = True
+        opened.beside_drafts = drafts
         self._joined = True
         self.stream.clear()
         self.stream.extend(self.drafter.propose(room))
