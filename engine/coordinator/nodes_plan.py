@@ -87,7 +87,11 @@ def plan_spans(model: ModelFile, cluster: Cluster, plan: RunPlan, context: int) 
     """
     compute, rows = plan.compute, max(plan.compute.prefill_rows, plan.speculation.window_max + 1)
     demand = Demand(context=context, sequences=compute.sequences, batch_rows=rows)
-    drafting = Drafting(plan.speculation.draft_max if _may_draft(plan.speculation.strategy) else 0)
+    speculation = plan.speculation
+    drafting = Drafting(
+        speculation.draft_max if _may_draft(speculation.strategy) else 0,
+        depth=speculation.pipeline_depth if speculation.window_policy == "goodput" else 1,
+    )
     asked, machines = plan.topology.stages, len(cluster.nodes)
     stages = min(asked, machines)
     best = plan_placement(cluster, describe_model(model), demand, drafting, stages=stages, own_first=True)

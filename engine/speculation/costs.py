@@ -177,6 +177,16 @@ class CostModel:
         self._times = LoopTimes([], [], [], [], 0.0)
         self._changed = True
 
+    def begin_answer(self) -> None:
+        """Another answer begins: what drafting costs is measured anew, which takes a draft or two.
+
+        It depends on what else the machines do, and where it was too dear nothing shows that it no longer is.
+        """
+        self._plain = None
+        self._draft = None
+        self._beside_draft.clear()
+        self._lags.clear()
+
     @property
     def known(self) -> bool:
         """True once a window was measured."""

@@ -158,19 +158,30 @@ class GoodputPolicy:
         sent, unsent = offer.sent, len(survivals) - offer.sent
         if offer.depth_limit < 2 or unsent < 1:
             return PLAIN
-        best, best_width = MARGIN, 0
+        best, best_width, best_ms = -inf, 1, 0.0
         for width in WIDTHS:
             if width > min(unsent, offer.width_limit):
                 break
             depth = useful_depth(self._costs, times, width, offer.depth_limit)
             took = following_ms(self._costs, times, survivals, width, depth, sent=sent)
-            value = sum(survivals[sent:]) - pace * (took + self._changes_ms(width))
+            took += self._changes_ms(width)
+            value = sum(survivals[sent:]) - pace * took
             if value > best:
-                best, best_width = value, width
-        if not best_width:
-            return PLAIN
+                best, best_width, best_ms = value, width, took
+        if best <= MARGIN:
+            if sent or not self._explores(best_ms - sum(survivals) / pace, times):
+                return PLAIN
+            best_width = 1
         depth = useful_depth(self._costs, times, best_width, offer.depth_limit)
         return Choice(best_width, depth, "drafts behind")
+
+    def _explores(self, loss_ms: float, times: LoopTimes) -> bool:
+        """Whether so much may be lost to see again how long drafts take behind a window."""
+        if loss_ms > self._allowance(times):
+            return False
+        self._explored_ms += max(0.0, loss_ms)
+        self._counters.probes += 1
+        return True
 
     def _count(self, choice: Choice, offer: Offer) -> None:
         if offer.depth_limit > 1 and len(offer.candidates) >= 3:
@@ -287,7 +298,7 @@ class GoodputPolicy:
         if self._draft_probed:
             return 0
         if self.drafts_behind:
-            return self._probe_behind(need, times, most)
+            return self._probe_behind(need, times)
         second_row = self._costs.only_single_rows
         price = self._costs.draft_ms(1) + self._costs.catch_up_ms(need.skipped)
         allowance = self._allowance(times)
@@ -315,12 +326,10 @@ class GoodputPolicy:
         self._second_row_due = self._explored_ms < DISCOVERY * times.loop[1]
         return self._second_row_due
 
-    def _probe_behind(self, need: DraftNeed, times: LoopTimes, most: int) -> int:
+    def _probe_behind(self, need: DraftNeed, times: LoopTimes) -> int:
         """The same for drafts behind a reply, which cost nothing where other stages compute longer."""
         price = window_ms(self._costs, times, 1) - times.loop[1] + self._costs.catch_up_ms(need.skipped)
         if price > self._allowance(times):
-            return 0
-        if max(self._rates_behind(times, HOPE)[:most], default=0.0) * times.loop[1] <= 1.0:
             return 0
         self._explored_ms += price
         self._counters.probes += price > 0

@@ -40,6 +40,7 @@ class Scheduler:
         self, plan: SpeculationPlan, context: LoopContext, history: list[int], statistics: Statistics
     ) -> None:
         self.costs = context.costs if context.costs is not None else CostModel()
+        self.costs.begin_answer()
         self.stream = Stream()
         self.pipeline = Pipeline(context.first_window, context.first_epoch, statistics)
         self._context = context

@@ -184,6 +184,7 @@ class StageWorker:
             case VerifyWindow():
                 self._verify(lane, message, arrived)
             case Prefill():
+                lane.predicted.pop(message.session, None)
                 self._prefill(lane, message, arrived)
             case ConfigureGeneration():
                 sequence = self._sequences.sequence(lane.number, message.session)
@@ -195,6 +196,7 @@ class StageWorker:
                 else:
                     lane.forward(message)
             case TrimSession():
+                lane.predicted.pop(message.session, None)
                 self._trim(self._sequences.sequence(lane.number, message.session), message.keep)
                 if self._tail is None:
                     lane.forward(message)

@@ -10,6 +10,7 @@ from engine.protocol.messages import (
     CancelEpoch,
     ConfigureGeneration,
     Draft,
+    DraftedTokens,
     ErrorMessage,
     Hello,
     Hop,
@@ -81,6 +82,7 @@ def windows(draw: st.DrawFn) -> VerifyWindow:
         draw(st.booleans()),
         draw(st.none() | activations(n)),
         draw(stage_times),
+        draft_later=draw(st.booleans()),
     )  # fmt: skip
 
 
@@ -166,6 +168,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     windows(),
     prefills(),
     replies(),
+    st.builds(DraftedTokens, u32, u32, u32, drafts()),
     st.builds(PrefillDone, u32, st.integers(0, LIMITS.context), stage_times),
     st.builds(CancelEpoch, u32, u32),
     st.builds(TrimSession, u32, u32),

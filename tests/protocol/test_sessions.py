@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from engine.protocol.messages import (
     CancelEpoch,
     ConfigureGeneration,
     Draft,
+    DraftedTokens,
     ErrorMessage,
     Message,
     PrefillDone,
@@ -216,6 +218,51 @@ def test_a_reply_fits_its_window() -> None:
     assert code(due.received, reply(asked, stale=True)) == "rows"
     assert code(due.received, reply(asked, draft=Draft(13, 3, (1, 2), (0.5, 0.5)))) == "rows"
     due.received(reply(asked, draft=Draft(13, 3, (1,), (0.5,))))
+
+
+def drafted(asked: VerifyWindow, *tokens: int) -> DraftedTokens:
+    """The draft behind the reply to a window."""
+    return DraftedTokens(asked.session, asked.window, asked.epoch, Draft(9, 3, tokens, (0.5,) * len(tokens)))
+
+
+def test_a_draft_comes_between_the_reply_to_its_window_and_the_next_one() -> None:
+    first, second = (window(number, number, draft_budget=2, draft_later=True) for number in range(2))
+    due = order(first, second)
+    assert code(due.received, drafted(first, 1)) == "window-order"  # before its reply
+    due.received(reply(first))
+    due.received(drafted(first, 1, 2))
+    assert code(due.received, drafted(first, 1)) == "window-order"  # a second one
+    due.received(reply(second))  # whose draft may stay away
+    assert due.due(1) == 0
+    due.sent(window(2, 2))
+    due.received(reply(window(2, 2)))
+    assert code(due.received, drafted(second, 1)) == "window-order"  # after the reply to another window
+
+
+def test_a_draft_behind_a_reply_fits_what_was_asked_for() -> None:
+    asked = window(0, 0, draft_budget=1, draft_later=True)
+    assert code(order(asked).received, reply(asked, draft=Draft(2, 1, (5,), (0.5,)))) == "rows"
+    one = drafted(asked, 1)
+    for wrong in (drafted(asked, 1, 2), replace(one, epoch=4), replace(one, window=1)):
+        due = order(asked)
+        due.received(reply(asked))
+        assert code(due.received, wrong) in ("rows", "window-order")
+
+
+@pytest.mark.parametrize("changes", [{"draft_later": False}, {"stale": True}])
+def test_a_draft_behind_a_reply_that_nobody_asked_for_is_an_error(changes: dict[str, bool]) -> None:
+    asked = window(0, 0, draft_budget=2, draft_later=changes.get("draft_later", True))
+    due = order(asked)
+    due.received(reply(asked, stale=True, predictions=()) if "stale" in changes else reply(asked))
+    assert code(due.received, drafted(asked, 1)) == "window-order"
+
+
+def test_an_error_answers_a_draft_as_well() -> None:
+    asked = window(0, 0, draft_budget=2, draft_later=True)
+    due = order(asked)
+    due.received(reply(asked))
+    due.received(ErrorMessage("backend", "no", session=1))
+    assert code(due.received, drafted(asked, 1)) == "window-order"
 
 
 def test_a_stale_reply_is_an_answer() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from hypothesis import given, settings
@@ -38,29 +39,39 @@ def affine_cost(base_ms: float, growth: float) -> CostTable:
     return lambda rows: base_ms * (1 + (rows - 1) * growth)
 
 
-def any_simulation(random: Random) -> Simulation:
-    """A request of any kind; small vocabularies make n-grams match, rightly and wrongly."""
+def any_simulation(random: Random, *, behind: bool = False) -> Simulation:
+    """A request of any kind; small vocabularies make n-grams match, rightly and wrongly. `behind`: one whose
+    drafts can come behind replies."""
     target = RandomTarget(random.choice([2, 3, 50]), period=random.choice([0, 5, 20, 20]))
     prompt = [random.randint(0, 2) for _ in range(random.randint(1, 9))]
     prompt += target.answer(prompt, random.randint(0, 60))
+    n_stages = random.randint(1 + behind, 4)
     context = LoopContext(
         prompt=prompt,
         max_tokens=random.choice([1, 2, 40, 60, 60, 80, 80, 120]),
         context_limit=len(prompt) + random.choice([1, 2, 30, 70, 90, 200, 200]),
         window_rows=random.choice([1, 2, 4, 17, 17, 17, 17, 17]),
-        native_mtp=random.random() < 0.7,
+        native_mtp=behind or random.random() < 0.7,
+        drafts_behind=n_stages > 1 and (behind or random.random() < 0.8),
         can_rollback=random.random() < 0.95,
         draft_runner=FakeDraftRunner(target, random.random()) if random.random() < 0.7 else None,
     )
-    n_stages = random.randint(1, 4)
+    plan = any_plan(random)
+    if behind:
+        strategy = random.choice([name for name in STRATEGIES if name == "auto" or "mtp" in name])
+        plan = replace(plan, strategy=strategy, window_policy="goodput")
     return Simulation(
         target,
         context,
-        any_plan(random),
+        plan,
         costs=[affine_cost(random.uniform(0.5, 20), random.random()) for _ in range(n_stages)],
         hops_ms=[random.choice([0.0, random.uniform(0, 60)]) for _ in range(n_stages - 1)],
         return_ms=random.choice([0.0, random.uniform(0, 60)]),
-        mtp=FakeMtp(acceptance=random.uniform(0.05, 1.0), honest=random.random() < 0.5),
+        mtp=FakeMtp(
+            acceptance=random.uniform(0.05, 1.0),
+            honest=random.random() < 0.5,
+            head_ms=random.choice([0.5, 2.4, random.uniform(0, 40)]),
+        ),
         jitter_ms=random.choice([0.0, random.uniform(0, 20)]),
         noise=random.random(),
         seed=random.randrange(1000),
@@ -97,6 +108,13 @@ def test_the_answer_is_the_targets_own(seed: int) -> None:
     assert result.finished == ("length" if context.max_tokens <= room else "context")
 
 
+@settings(max_examples=200, deadline=None)
+@given(seed=seeds)
+def test_drafts_behind_replies_change_no_answer(seed: int) -> None:
+    simulation = any_simulation(Random(seed), behind=True)
+    check_end(simulation, simulation.run())
+
+
 @settings(max_examples=100, deadline=None)
 @given(seed=seeds, after=st.integers(0, 60))
 def test_a_cancelled_answer_is_a_beginning_of_it(seed: int, after: int) -> None:
@@ -129,8 +147,10 @@ def test_the_schedules_reach_every_part_of_the_loop() -> None:
     """Guards the tests above against generating only the harmless."""
     seen: dict[str, int] = {}
     for seed in range(400):
-        statistics = any_simulation(Random(seed)).run().loop.statistics
+        result = any_simulation(Random(seed), behind=seed % 2 == 0).run()
+        statistics = result.loop.statistics
         pipeline = statistics.pipeline
+        behind = [plan for plan in result.plans if plan.reason == "drafts behind"]
         for name, happened in {
             "accepted mtp": statistics.sources["mtp"].accepted,
             "accepted ngram": statistics.sources["ngram"].accepted,
@@ -148,6 +168,10 @@ def test_the_schedules_reach_every_part_of_the_loop() -> None:
             "gated": pipeline.suppressed,
             "probed": statistics.probes,
             "fell back": statistics.fallback_replies,
+            "asked for drafts behind the reply": any(plan.draft_later for plan in result.plans),
+            "sent drafts that came behind": behind,
+            ".. in wide windows": any(plan.width > 1 for plan in behind),
+            ".. several under way": any(plan.in_flight > 2 for plan in behind),
         }.items():
             seen[name] = seen.get(name, 0) + bool(happened)
     assert all(count >= 3 for count in seen.values()), sorted(seen.items(), key=str)
