@@ -1,8 +1,7 @@
 """The events of an engine. Every front end is fed by them and by nothing else.
 
 An event is a frozen dataclass; on the local link it is a JSON object with its `kind`. Times (`at`) are
-seconds on the engine's monotonic clock. `engine.view` holds the one reducer that turns them into what is
-shown.
+seconds on the engine's monotonic clock. `engine.reducer` turns them into what is shown.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ from engine.client.requests import GenerateRequest
 from engine.errors import EngineLost, SkippyError
 from engine.events import EngineState, Event, Notice, RequestFinished, RequestStarted
 from engine.protocol.messages import LinkEmulation
+from engine.reducer import apply
 from engine.timeouts import TIMEOUTS
-from engine.view import Request, Series, ViewState, apply
+from engine.view import Request, Series, ViewState
 
 # What somebody may wait for; waking them for every token would cost more than to read it.
 _AWAITED = (EngineState, Notice, RequestStarted, RequestFinished)

@@ -25,8 +25,8 @@ from engine.events import (
     WindowSent,
     from_dict,
 )
+from engine.reducer import _STEPS, apply
 from engine.view import (
-    _STEPS,
     NOTICES_KEPT,
     Count,
     Rejection,
@@ -35,7 +35,6 @@ from engine.view import (
     StageTiming,
     Token,
     ViewState,
-    apply,
 )
 
 

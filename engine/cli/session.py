@@ -10,8 +10,9 @@ from engine.client.client import EngineClient
 from engine.client.requests import GenerateRequest
 from engine.errors import EngineLost, reported_error
 from engine.events import Event
+from engine.reducer import apply
 from engine.timeouts import TIMEOUTS
-from engine.view import Request, ViewState, apply
+from engine.view import Request, ViewState
 
 Listener = Callable[[Event, ViewState], None]
 

@@ -14,7 +14,8 @@ import pytest
 from engine.client.client import EngineClient, LocalEngine
 from engine.client.requests import GenerateRequest
 from engine.events import EngineState, Event, Notice, PrefillProgress, RequestFinished, TokensCommitted
-from engine.view import ViewState, apply
+from engine.reducer import apply
+from engine.view import ViewState
 from tests.faults.conftest import Undisturbed
 from tests.faults.harness import DEADLINE, DRAWN, plan
 from tests.faults.processes import children, is_gone

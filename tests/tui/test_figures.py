@@ -9,7 +9,8 @@ import pytest
 
 from engine.client.requests import GenerateRequest
 from engine.events import DraftReceived, RequestStarted, TokensCommitted, WindowDone, WindowSent
-from engine.view import Series, ViewState, apply
+from engine.reducer import apply
+from engine.view import Series, ViewState
 from skippy_tui import demo, figures
 from skippy_tui.paint import bar, ordinal, sparkline, timeline_row
 from skippy_tui.screens.compare import verdict
