@@ -171,8 +171,7 @@ class CostModel:
         self._since_change = 0  # windows of as many rows before that one
         self.switch_ms = 0.0  # what a change of rows costs on all stages together
         # Whole loops of one row, as they were and not put together, so that they can be compared:
-        self._plain: Timings | None = None  # alone
-        self._beside_draft: dict[int, Timings] = {}  # by drafts
+        self._beside_drafts: dict[int, Timings] = {}  # by drafts; 0: alone
         self._lags: dict[int, Timings] = {}  # by rows
         self._times = LoopTimes([], [], [], [], 0.0)
         self._changed = True
@@ -182,9 +181,8 @@ class CostModel:
 
         It depends on what else the machines do, and where it was too dear nothing shows that it no longer is.
         """
-        self._plain = None
         self._draft = None
-        self._beside_draft.clear()
+        self._beside_drafts.clear()
         self._lags.clear()
 
     @property
@@ -224,8 +222,6 @@ class CostModel:
     ) -> None:
         """A window came back after `elapsed_ms`; the last stage's compute contains `head_ms` of drafting."""
         accounted = 0.0
-        if rows == 1 and not accompanied and not head_ms:
-            self._plain = added(self._plain, elapsed_ms)
         since_change = self._since_change = self._since_change + 1 if rows == self.last_rows else 0
         self.last_rows = rows
         for time in times:
@@ -265,19 +261,22 @@ class CostModel:
         else:
             self._draft = added(self._draft, ms / drafts)
 
-    def observe_beside_draft(self, drafts: int, elapsed_ms: float) -> None:
-        """A window of one row came back, beside which the last stage has made so many drafts."""
-        self._beside_draft[drafts] = added(self._beside_draft.get(drafts), elapsed_ms)
+    def observe_beside_drafts(self, drafts: int, elapsed_ms: float) -> None:
+        """A window of one row came back, beside which the last stage has made so many drafts; 0: it was
+        alone, beside other windows neither."""
+        self._beside_drafts[drafts] = added(self._beside_drafts.get(drafts), elapsed_ms)
 
     @property
     def beside_drafts_ms(self) -> dict[int, float]:
         """What a window of one row takes longer while the last stage drafts, by number of drafts, as far as
         it is measured."""
-        plain = self._plain
-        if plain is None:
+        alone = self._beside_drafts.get(0)
+        if alone is None:
             return {}
         return {
-            drafts: max(0.0, beside.typical - plain.typical) for drafts, beside in self._beside_draft.items()
+            drafts: max(0.0, beside.typical - alone.typical)
+            for drafts, beside in self._beside_drafts.items()
+            if drafts
         }
 
     def observe_lag(self, rows: int, ms: float) -> None:

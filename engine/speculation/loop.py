@@ -130,16 +130,10 @@ class DecodeLoop:
     def on_draft(self, draft: Draft, now: float) -> Actions:
         """A draft came behind the reply to its window: use it if the text has come to just that place."""
         self._pipeline.advance_clock(now)
-        scheduler, mtp = self._scheduler, self._scheduler.drafter.mtp
-        if draft.tokens:
-            scheduler.costs.observe_drafting(
-                len(draft.tokens), draft.head_us / 1000, scheduler.rows_not_drafted
-            )
-            scheduler.rows_not_drafted = 0
-        if mtp is None or self.stop_reason is not None or self._stream.sent:
+        self._learn_drafting(draft)
+        if self.stop_reason is not None:
             return Actions()
-        mtp.offer(draft, self.history)
-        return Actions(windows=scheduler.join(len(draft.tokens), now, self._room()) if mtp.ready else ())
+        return Actions(windows=self._scheduler.join(draft, now, self._room()))
 
     def drafts_ready(self, now: float) -> Actions:
         """The draft model has got on: use what it has."""
@@ -233,15 +227,22 @@ class DecodeLoop:
         costs.observe_window(rows, reply.times, elapsed_ms, head_ms=head_ms, accompanied=accompanied)
         if flight.spacing_ms is not None and reply.times and not head_ms:
             costs.observe_spacing(rows, reply.times, flight.spacing_ms)
-        if flight.beside_drafts:
-            costs.observe_beside_draft(flight.beside_drafts, elapsed_ms)
+        if rows == 1 and not head_ms and (flight.beside_drafts or not accompanied):
+            costs.observe_beside_drafts(flight.beside_drafts, elapsed_ms)
         if flight.lag_ms is not None:
             costs.observe_lag(rows, flight.lag_ms)
         self._scheduler.rows_not_drafted += rows
-        if draft is not None and draft.tokens:
-            costs.observe_drafting(len(draft.tokens), head_ms, self._scheduler.rows_not_drafted)
-            self._scheduler.rows_not_drafted = 0
+        if draft is not None:
+            self._learn_drafting(draft)
         return head_ms
+
+    def _learn_drafting(self, draft: Draft) -> None:
+        """The head has drafted, and been fed whatever it had not seen."""
+        if draft.tokens:
+            scheduler = self._scheduler
+            head_ms = draft.head_us / 1000
+            scheduler.costs.observe_drafting(len(draft.tokens), head_ms, scheduler.rows_not_drafted)
+            scheduler.rows_not_drafted = 0
 
     def _tell_policy(
         self,
@@ -286,7 +287,7 @@ class DecodeLoop:
         finished: FinishReason | None = None
         if self.stop_reason is None:
             if ends_prompt:
-                windows = (self._scheduler.first_window(now),)
+                windows = (self._scheduler.first_window(now, self._room()),)
             else:
                 windows = self._scheduler.next_windows(now, self._room())
         elif not self._pipeline.flights and not self._finished:

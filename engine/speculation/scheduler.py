@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.config.plan import SpeculationPlan
+from engine.protocol.messages import Draft
 from engine.speculation.acceptance import Acceptance
 from engine.speculation.costs import CostModel
 from engine.speculation.gate import PipelineGate
@@ -90,10 +91,10 @@ class Scheduler:
             return AdaptivePolicy(plan, gate, self._statistics.width)
         return FixedPolicy(plan, gate)
 
-    def first_window(self, now: float) -> WindowPlan:
+    def first_window(self, now: float, room: int) -> WindowPlan:
         """The last token of the prompt, and nothing else: it is computed as the end of the prefill."""
-        self.pipeline.begin_epoch()
-        budget = self._draft_budget((), PROMPT, HORIZON)
+        self._begin_epoch()
+        budget = self._draft_budget((), PROMPT, room)
         window = self._send(len(self._history) - 1, (self._history[-1],), (), PROMPT, budget, now)
         self.pipeline.flights[-1].ends_prompt = True
         return window
@@ -102,7 +103,7 @@ class Scheduler:
         """What to send now, when at most `room` candidates can still be of use."""
         if self.plain and not self.pipeline.live:
             self.stream.clear()
-            self.pipeline.begin_epoch()
+            self._begin_epoch()
             return (self._send(len(self._history) - 1, (self._history[-1],), (), PLAIN, 0, now),)
         windows: list[WindowPlan] = []
         if not self.pipeline.live:
@@ -119,9 +120,12 @@ class Scheduler:
 
     # The first window of an epoch
 
-    def _open_epoch(self, windows: list[WindowPlan], now: float, room: int) -> Choice:
+    def _begin_epoch(self) -> None:
         self.pipeline.begin_epoch()
         self._joined = False
+
+    def _open_epoch(self, windows: list[WindowPlan], now: float, room: int) -> Choice:
+        self._begin_epoch()
         mtp = self.drafter.mtp
         if mtp is not None and mtp.cooling:
             self.stream.clear()
@@ -149,18 +153,25 @@ class Scheduler:
 
     # Windows that continue it
 
-    def join(self, drafts: int, now: float, room: int) -> tuple[WindowPlan, ...]:
-        """A draft of so many tokens has come while the window of one row that it follows is under way."""
-        mtp, windows = self.drafter.mtp, list[WindowPlan]()
-        if self.pipeline.live != 1 or (mtp is not None and mtp.cooling):
+    def join(self, draft: Draft, now: float, room: int) -> tuple[WindowPlan, ...]:
+        """A draft has come: send it behind the window that it follows, if that holds one row, the newest
+        token, and is under way alone."""
+        if self.stream.sent or self.pipeline.live != 1:
             return ()
         opened = self.pipeline.flights[-1]
-        opened.beside_drafts = drafts
+        opened.beside_drafts = len(draft.tokens)  # whatever becomes of them
+        mtp = self.drafter.mtp
+        if mtp is None or mtp.cooling:
+            return ()
+        mtp.offer(draft, self._history)
+        if not mtp.ready:
+            return ()
         self._joined = True
         self.stream.clear()
         self.stream.extend(self.drafter.propose(room))
         opened.followed = self.stream.unsent > 0
         choice = self._choose(room)
+        windows: list[WindowPlan] = []
         if choice.depth > 1:
             before = len(self.pipeline)
             self._continue_epoch(choice, windows, now, room)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from engine.config.plan import SpeculationPlan
-from engine.protocol.messages import Draft, StageTime
+from engine.protocol.messages import Draft
 from engine.speculation.costs import CostModel, LoopTimes
 from engine.speculation.drafts_behind import best_way, following_ms, useful_depth, window_ms
 from engine.speculation.loop import DecodeLoop
@@ -100,11 +100,9 @@ def test_no_window_is_sent_that_would_only_wait() -> None:
 
 def test_a_window_beside_drafts_is_compared_with_whole_windows_alone() -> None:
     costs = CostModel()
-    costs.observe_beside_draft(1, 30.0)
+    costs.observe_beside_drafts(1, 30.0)
     assert costs.beside_drafts_ms == {}
-    costs.observe_window(1, (StageTime(0, 0, 5000), StageTime(1, 0, 6000)), 21.0)
-    assert costs.beside_drafts_ms == {1: pytest.approx(9.0)}
-    costs.observe_window(1, (StageTime(0, 0, 5000), StageTime(1, 0, 6000)), 99.0, accompanied=True)
+    costs.observe_beside_drafts(0, 21.0)
     assert costs.beside_drafts_ms == {1: pytest.approx(9.0)}
 
 
@@ -112,7 +110,12 @@ def test_a_window_beside_drafts_is_compared_with_whole_windows_alone() -> None:
 
 
 def drafting_loop(
-    *, behind: bool = True, depth: int = 4, cooldown: int = 0, max_tokens: int = 50
+    *,
+    behind: bool = True,
+    depth: int = 4,
+    cooldown: int = 0,
+    max_tokens: int = 50,
+    costs: CostModel | None = None,
 ) -> DecodeLoop:
     """After the end of the prompt; the costs are known, so drafts are asked for at once."""
     plan = SpeculationPlan("mtp", pipeline_depth=depth, draft_max=2, reject_cooldown_tokens=cooldown)
@@ -123,7 +126,7 @@ def drafting_loop(
         window_rows=16,
         native_mtp=True,
         drafts_behind=behind,
-        costs=measured(20),
+        costs=costs or measured(20),
     )
     return DecodeLoop(plan, context)
 
@@ -190,6 +193,22 @@ def test_a_draft_that_comes_when_the_text_has_gone_on_is_not_used() -> None:
     late = draft(loop, 11, 12)
     only_window(loop.on_reply(answer(token, [11]), 0.06))
     assert loop.on_draft(late, 0.061).windows == ()
+
+
+def test_a_window_beside_a_draft_that_was_of_no_use_was_not_alone() -> None:
+    """It took 100 ms, the one after it 30 ms."""
+    costs = measured(20)
+    loop = drafting_loop(costs=costs)
+    token = begin(loop)
+    assert loop.on_draft(draft(loop, 11, 12, after=99), 0.033).windows == ()
+    following = only_window(loop.on_reply(answer(token, [11]), 0.13))
+    loop.on_reply(answer(following, [12]), 0.16)
+    assert costs.beside_drafts_ms == {2: pytest.approx(70.0)}
+
+
+def test_an_answer_of_one_token_needs_no_draft() -> None:
+    assert only_window(drafting_loop(max_tokens=1).start(0.0)).draft_budget == 0
+    assert only_window(drafting_loop(max_tokens=9).start(0.0)).draft_budget > 0
 
 
 def test_nothing_is_sent_for_a_draft_after_the_end() -> None:

@@ -134,6 +134,6 @@ def test_a_spell_in_which_drafts_were_dear_is_forgotten(dear: str) -> None:
         elif dear == "drafts under way":
             costs.observe_lag(1, 40.0)
         else:
-            costs.observe_beside_draft(1, 60.0)
-            costs.observe_beside_draft(2, 60.0)
+            costs.observe_beside_drafts(1, 60.0)
+            costs.observe_beside_drafts(2, 60.0)
     assert simulate(novel(1), 0, "mtp", costs=costs).elapsed_ms <= 1.05 * before
