@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from math import sqrt
+from operator import mul
 
 from engine.speculation.stream import Candidate
 
@@ -132,6 +134,12 @@ class Acceptance:
     def at_depth(self, depth: int) -> Rate:
         """The estimate for a draft at this depth when nothing else is known of it."""
         return self._depth[min(depth, len(self._depth) - 1)]
+
+    def draft_survivals(self, drafts: int, deviations: float = 0.0) -> list[float]:
+        """Chance that the first 1, 2, .. of so many drafts are all right when nothing else is known of them,
+        each of them better than expected by so many standard deviations."""
+        rates = (self.at_depth(depth).hopeful(deviations) for depth in range(drafts))
+        return list(accumulate(rates, mul))
 
     def observe(self, candidate: Candidate, right: bool) -> None:
         """The target has decided about a candidate whose predecessors were all right."""

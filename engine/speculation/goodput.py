@@ -60,8 +60,7 @@ class GoodputPolicy:
         self._depth_behind = depth_behind  # windows under way where drafts come behind replies; 1: never
         self._behind = False  # the pace is that of drafts behind replies
         self._explored_ms = 0.0
-        self._draft_probed = False  # a draft was asked for to learn, and has not come yet
-        self._second_row_due = False  # and is to be verified whatever that costs
+        self._second_row_due = False  # a draft was asked for to be verified whatever that costs
         self._width = 0
         self._steady_rows = 1  # of the windows that make the pace
         self._paced: tuple[LoopTimes | None, int, float] = (None, 0, 0.0)  # pace, and what it was made from
@@ -158,22 +157,20 @@ class GoodputPolicy:
         sent, unsent = offer.sent, len(survivals) - offer.sent
         if offer.depth_limit < 2 or unsent < 1:
             return PLAIN
-        best, best_width, best_ms = -inf, 1, 0.0
+        ways = []
         for width in WIDTHS:
             if width > min(unsent, offer.width_limit):
                 break
             depth = useful_depth(self._costs, times, width, offer.depth_limit)
             took = following_ms(self._costs, times, survivals, width, depth, sent=sent)
-            took += self._changes_ms(width)
-            value = sum(survivals[sent:]) - pace * took
-            if value > best:
-                best, best_width, best_ms = value, width, took
-        if best <= MARGIN:
-            if sent or not self._explores(best_ms - sum(survivals) / pace, times):
+            ways.append((took + self._changes_ms(width), width, depth))
+        tokens = sum(survivals[sent:])
+        took, width, depth = min(ways)
+        if tokens - pace * took <= MARGIN:
+            if sent or not self._explores(took - tokens / pace, times):
                 return PLAIN
-            best_width = 1
-        depth = useful_depth(self._costs, times, best_width, offer.depth_limit)
-        return Choice(best_width, depth, "drafts behind")
+            _, width, depth = ways[0]  # in single rows
+        return Choice(width, depth, "drafts behind")
 
     def _explores(self, loss_ms: float, times: LoopTimes) -> bool:
         """Whether so much may be lost to see again how long drafts take behind a window."""
@@ -209,7 +206,7 @@ class GoodputPolicy:
         seen = self._acceptance.drafts_seen
         if self._paced[:2] != (times, seen):
             together = self._draft_rates(times.loop, 0.0)
-            behind = max(self._rates_behind(times, 0.0), default=0.0)
+            behind = max(self._rates_behind(times), default=0.0)
             usual = behind if self._behind else together[self._steady_rows - 1]  # tables never get shorter
             best = max(behind, *together)
             if (best - usual) * ADVANCE > best * usual * self._costs.switch_ms:
@@ -219,29 +216,27 @@ class GoodputPolicy:
             self._paced = (times, seen, usual)
         return self._paced[2]
 
-    def _rates_behind(self, times: LoopTimes, hope: float) -> list[float]:
+    def _rates_behind(self, times: LoopTimes) -> list[float]:
         """Tokens per millisecond with 1, 2, .. MTP tokens behind every reply; none where that cannot be."""
         rates: list[float] = []
         if self._depth_behind < 2:
             return rates
-        survivals: list[float] = []
-        for depth in range(min(self._draft_max, len(times.loop) - 2)):
-            before = survivals[-1] if survivals else 1.0
-            survivals.append(before * self._acceptance.at_depth(depth).hopeful(hope))
-            took, _ = best_way(self._costs, times, survivals, self._depth_behind)
-            took += window_ms(self._costs, times, depth + 1)
-            rates.append((1.0 + sum(survivals)) / max(took, 1e-6))
+        survivals = self._acceptance.draft_survivals(min(self._draft_max, len(times.loop) - 2))
+        for drafts in range(1, len(survivals) + 1):
+            took, _ = best_way(self._costs, times, survivals[:drafts], self._depth_behind)
+            took += window_ms(self._costs, times, drafts)
+            rates.append((1.0 + sum(survivals[:drafts])) / max(took, 1e-6))
         return rates
 
     def _draft_rates(self, loop_ms: Sequence[float], hope: float) -> list[float]:
         """Tokens per millisecond when every window asks for, and verifies, 0, 1, .. MTP tokens, with drafts
         that are better than expected by `hope` standard deviations."""
-        tokens = survival = 1.0
+        tokens = 1.0
         rates = [1.0 / max(loop_ms[1], 1e-6)]
-        for depth in range(min(self._draft_max, len(loop_ms) - 2)):
-            survival *= self._acceptance.at_depth(depth).hopeful(hope)
+        survivals = self._acceptance.draft_survivals(min(self._draft_max, len(loop_ms) - 2), hope)
+        for drafts, survival in enumerate(survivals, start=1):
             tokens += survival
-            rates.append(tokens / (loop_ms[depth + 2] + self._costs.draft_ms(depth + 1)))
+            rates.append(tokens / (loop_ms[drafts + 1] + self._costs.draft_ms(drafts)))
         return rates
 
     def draft_budget(self, need: DraftNeed) -> int:
@@ -251,31 +246,44 @@ class GoodputPolicy:
         most = min(self._draft_max, need.limit)
         times = self._costs.times(most + 1)
         pace = self._pace(times)
-        price = max(pace, self._stream_pace) if need.streaming else pace  # of a millisecond, in tokens
-        best, best_worth = 0, 0.0
-        survivals: list[float] = []
-        for drafts in range(1, most + 1):
-            before = survivals[-1] if survivals else 1.0
-            survivals.append(before * self._acceptance.at_depth(drafts - 1).mean)
-            draft_ms = self._costs.draft_ms(drafts)
-            if self._behind:
-                longer_ms, _ = best_way(self._costs, times, survivals, self._depth_behind)
-                longer_ms += window_ms(self._costs, times, drafts) - times.loop[1]
-                draft_ms *= need.streaming  # else other stages compute meanwhile
-            else:
-                longer_ms = times.loop[drafts + 1] - times.loop[1]
-                longer_ms += self._changes_ms(drafts + 1) - self._changes_ms(1)
-            worth = need.fresh * (sum(survivals) - pace * longer_ms) - price * draft_ms
-            if worth > best_worth:
-                best, best_worth = drafts, worth
+        best = self._best_draft(need, times, pace, most)
         if best and not self._pays_back(need, times, pace):
             return 0
-        if best and need.fresh >= 1.0 and self._second_row_is_due(times):
+        if best and need.fresh >= 1.0 and self._second_row_falls_due(times):
             return 1
         if best == 0 and need.fresh >= 1.0 and most > 0:
             self._acceptance.at_depth(0).forget()
             best = self._draft_probe(need, times, most)
         return best
+
+    def _best_draft(self, need: DraftNeed, times: LoopTimes, pace: float, most: int) -> int:
+        """How many drafts, at most so many, are worth the most beyond their price; 0 if none are."""
+        price = max(pace, self._stream_pace) if need.streaming else pace  # of a millisecond, in tokens
+        best, best_worth = 0, 0.0
+        survivals = self._acceptance.draft_survivals(most)
+        for drafts in range(1, most + 1):
+            longer_ms, head_ms = self._draft_takes_ms(need, times, survivals[:drafts])
+            worth = need.fresh * (sum(survivals[:drafts]) - pace * longer_ms) - price * head_ms
+            if worth > best_worth:
+                best, best_worth = drafts, worth
+        return best
+
+    def _draft_takes_ms(
+        self, need: DraftNeed, times: LoopTimes, survivals: Sequence[float]
+    ) -> tuple[float, float]:
+        """What it takes to verify as many drafts instead of decoding plainly, and what it takes to make them,
+        which is lost also if they are not needed."""
+        drafts = len(survivals)
+        head_ms = self._costs.draft_ms(drafts)
+        if self._behind:
+            longer_ms, _ = best_way(self._costs, times, survivals, self._depth_behind)
+            longer_ms += window_ms(self._costs, times, drafts) - times.loop[1]
+            if not need.streaming:
+                head_ms = 0.0  # other stages compute meanwhile
+        else:
+            longer_ms = times.loop[drafts + 1] - times.loop[1]
+            longer_ms += self._changes_ms(drafts + 1) - self._changes_ms(1)
+        return longer_ms, head_ms
 
     def _pays_back(self, need: DraftNeed, times: LoopTimes, pace: float) -> bool:
         """Whether drafting from here on saves more than it takes the head to catch up.
@@ -295,13 +303,11 @@ class GoodputPolicy:
 
     def _draft_probe(self, need: DraftNeed, times: LoopTimes, most: int) -> int:
         """One draft, only to see how good drafts are, where they would pay if they were very good."""
-        if self._draft_probed:
-            return 0
         if self.drafts_behind:
             return self._probe_behind(need, times)
         second_row = self._costs.only_single_rows
-        price = self._costs.draft_ms(1) + self._costs.catch_up_ms(need.skipped)
-        allowance = self._allowance(times)
+        head_ms = self._costs.draft_ms(1) + self._costs.catch_up_ms(need.skipped)
+        price, allowance = head_ms, self._allowance(times)
         if second_row:  # the draft is to be verified as well, to see what that costs
             price += self._probe_loss(self._acceptance.at_depth(0).mean, times)
             allowance = max(allowance, DISCOVERY * times.loop[1])
@@ -313,12 +319,12 @@ class GoodputPolicy:
         rates = self._draft_rates(best_case, HOPE)[: most + 1]
         if max(rates) <= rates[0]:
             return 0
-        self._draft_probed = True
+        self._explored_ms += head_ms
         self._second_row_due = second_row
         self._counters.probes += 1
         return 1
 
-    def _second_row_is_due(self, times: LoopTimes) -> bool:
+    def _second_row_falls_due(self, times: LoopTimes) -> bool:
         """Drafts behind replies need no window of two rows, but the next one shall show, alone, what they
         cost: a draft in the reply might be better, and n-gram drafts be worth sending."""
         if not self._behind or not self._costs.only_single_rows:
@@ -351,10 +357,7 @@ class GoodputPolicy:
         return max(0.0, times.loop[2] + changes_ms - (1.0 + survival) * times.loop[1])
 
     def verified(self, window: Verified) -> None:
-        """Charge what a probe has cost."""
-        if self._draft_probed and window.head_ms:
-            self._explored_ms += window.head_ms
-            self._draft_probed = False
+        """Charge what the verification of a probe has cost."""
         if window.probe:
             plain_ms = window.committed * self._costs.times(1).loop[1]
             self._explored_ms += max(0.0, window.elapsed_ms - plain_ms)

@@ -113,13 +113,13 @@ class DecodeLoop:
         flight = self._pipeline.take(reply)
         elapsed_ms = (now - flight.sent_at) * 1000
         self.statistics.add_reply(direct=direct)
-        head_ms = self._learn_costs(flight, reply, elapsed_ms)
+        self._learn_costs(flight, reply, elapsed_ms)
         if flight.stale:
             self.statistics.add_stale(reply)
             return self._actions(now, done=_outcome(flight, None, elapsed_ms))
         committed, rejected, cancel = self._commit(flight, reply.predictions)
         if not flight.ends_prompt and not self._scheduler.plain:
-            self._tell_policy(flight, reply, elapsed_ms, head_ms, len(committed), rejected)
+            self._tell_policy(flight, reply, elapsed_ms, len(committed), rejected)
         self._scheduler.awaiting = flight.plan.draft_later
         mtp = self._scheduler.drafter.mtp
         if mtp is not None and not self._pipeline.live:
@@ -216,10 +216,9 @@ class DecodeLoop:
             return "context"
         return None
 
-    def _learn_costs(self, flight: Flight, reply: PredictedTokens, elapsed_ms: float) -> float:
-        """Tell the cost model; returns what drafting took."""
+    def _learn_costs(self, flight: Flight, reply: PredictedTokens, elapsed_ms: float) -> None:
         if reply.stale or flight.ends_prompt:
-            return 0.0
+            return
         costs = self._scheduler.costs
         rows, draft = len(flight.plan.tokens), reply.draft
         head_ms = draft.head_us / 1000 if draft is not None else 0.0
@@ -234,7 +233,6 @@ class DecodeLoop:
         self._scheduler.rows_not_drafted += rows
         if draft is not None:
             self._learn_drafting(draft)
-        return head_ms
 
     def _learn_drafting(self, draft: Draft) -> None:
         """The head has drafted, and been fed whatever it had not seen."""
@@ -249,7 +247,6 @@ class DecodeLoop:
         flight: Flight,
         reply: PredictedTokens,
         elapsed_ms: float,
-        head_ms: float,
         committed: int,
         rejected: Rejection | None,
     ) -> None:
@@ -267,7 +264,6 @@ class DecodeLoop:
                 elapsed_ms=elapsed_ms,
                 first_stage_ms=first_ms,
                 downstream_ms=max(0.0, elapsed_ms - queued_ms - first_ms),
-                head_ms=head_ms,
                 probe=flight.probe,
             )
         )

@@ -66,7 +66,6 @@ class Verified:
     elapsed_ms: float
     first_stage_ms: float
     downstream_ms: float
-    head_ms: float  # MTP drafting
     probe: bool
 
 

@@ -163,7 +163,7 @@ def test_a_probe_is_charged_and_the_next_one_has_to_wait() -> None:
     seconds_passed(counters, 2.0)
     unlikely = offer([Candidate(0, "ngram", 0)], refillable=False)
     assert subject.choose(unlikely).probe
-    subject.verified(Verified(1, 0, 1, True, None, 50.0, 5.0, 45.0, 0.0, probe=True))
+    subject.verified(Verified(1, 0, 1, True, None, 50.0, 5.0, 45.0, probe=True))
     assert not subject.choose(unlikely).probe  # 39 ms were lost, of 2 s
     seconds_passed(counters, 10.0)
     assert subject.choose(unlikely).probe
@@ -193,9 +193,8 @@ def test_drafts_are_tried_where_they_would_pay_if_they_were_good() -> None:
     subject, counters = promising
     for _ in range(300):  # long ago: it is not so sure any more
         subject.draft_budget(need(1.0, 10))
-        subject.verified(Verified(0, 0, 1, False, None, 31.0, 5.0, 26.0, 2.4, probe=False))
         counters.pipeline.seconds += 0.031
-    assert counters.probes > 0
+    assert counters.probes > 1  # whatever became of the first
     spent_ms = counters.probes * 2.4
     assert spent_ms < EXPLORE * (counters.pipeline.seconds * 1000 + 64 * 31) + 4 * 2.4
 

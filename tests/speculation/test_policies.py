@@ -25,7 +25,7 @@ def offer(count: int, *, matched: int = 3, sent: int = 0, depth: int = 1, limit:
 def verified(
     width: int, accepted: int, *, rejected: bool = False, continued: bool | None = None, probe: bool = False
 ) -> Verified:
-    return Verified(width, accepted, accepted + 1, rejected, continued, 30.0, 5.0, 25.0, 0.0, probe)
+    return Verified(width, accepted, accepted + 1, rejected, continued, 30.0, 5.0, 25.0, probe)
 
 
 def gate(first_ms: float = 5.0, downstream_ms: float = 25.0) -> tuple[PipelineGate, PipelineCount]:
