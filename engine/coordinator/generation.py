@@ -215,6 +215,10 @@ class Generation:
             return
         try:
             match message:
+                case DraftedTokens(window=window) | ErrorMessage(window=window) if (
+                    0 <= window < self.slot.next_window
+                ):
+                    pass  # behind the last reply of the answer before: its draft, or why there is none
                 case PredictedTokens():
                     self._on_reply(message, route)
                 case DraftedTokens():
@@ -325,8 +329,6 @@ class Generation:
             asyncio.get_running_loop().call_later(REPORT_PAUSE, self._tell)
 
     def _on_drafted(self, message: DraftedTokens) -> None:
-        if not self._decoding or message.window < self.slot.next_window:
-            return  # it belongs to the answer before
         actions = self._loop.on_draft(message.draft, time.perf_counter())
         self._perform(actions)
         self._tell()

@@ -12,9 +12,16 @@ import pytest
 
 from engine.compute.whole_loop import plain_loop
 from engine.coordinator.prompt import PromptBuilder
-from engine.events import PrefillProgress, RequestFinished, StageState, TokensCommitted
+from engine.events import (
+    PrefillProgress,
+    RequestFinished,
+    RequestStarted,
+    StageState,
+    TokensCommitted,
+)
 from engine.model.demo import demo_model
 from engine.model.file import ModelFile
+from engine.protocol.messages import Draft, DraftedTokens, ErrorMessage, Message
 from tests.coordinator.conftest import Running, StartEngine, chat_request, plain_plan
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
@@ -120,6 +127,25 @@ async def test_cancelling_keeps_what_there_is(running: Running) -> None:
     assert tuple(result["token_ids"]) == reference(QUESTION, TOKENS)[: len(result["token_ids"])]
     # The caches are in order: the next answer is the model's own.
     assert tuple((await running.ask(QUESTION, max_tokens=TOKENS))["token_ids"]) == reference(QUESTION, TOKENS)
+
+
+@pytest.mark.parametrize("failed", [False, True])
+async def test_what_comes_behind_the_last_reply_of_an_answer_is_not_the_next_ones(
+    running: Running, failed: bool
+) -> None:
+    """A draft that was asked for with the last window, or the error that it ended with."""
+    await running.ask(QUESTION, session="late", max_tokens=5)
+    answering = asyncio.ensure_future(running.ask(QUESTION, session="late", max_tokens=TOKENS))
+    await running.next_of_kind(RequestStarted)
+    (generation,) = running.engine._running.values()
+    session, window = generation.slot.session, generation.slot.next_window - 1
+    late: Message = DraftedTokens(session, window, 0, Draft(9, 1, (2,), (0.5,)))
+    if failed:
+        late = ErrorMessage("backend", "no draft", session=session, window=window)
+    generation.on_message(late, "direct")
+    result = await answering
+    assert tuple(result["token_ids"]) == reference(QUESTION, TOKENS)
+    assert result["finish_reason"] == "length"
 
 
 async def test_a_killed_stage_is_started_again_for_the_next_answer(start_engine: StartEngine) -> None:
