@@ -246,7 +246,8 @@ class Link:
 
     def _check_open(self) -> None:
         if self.closed.is_set() or not self._socket.is_open:
-            raise LinkError(f"the link to {self.address} is closed: {self.reason or 'it is going down'}")
+            reason = self.reason or self.error or "it is going down"
+            raise LinkError(f"the link to {self.address} is closed: {reason}")
 
     def _buffered(self) -> float:
         backlog = self._outgoing.backlog if self._outgoing is not None else 0

@@ -198,6 +198,15 @@ async def test_an_error_in_a_callback_ends_the_link_and_names_itself(network: Ne
     assert "position 7 is behind" in (await opener.closed()).reason
 
 
+async def test_what_is_posted_while_a_link_goes_down_is_refused_with_the_cause(network: Network) -> None:
+    opener, _ = await network.pair()
+    assert opener.link is not None
+    opener.link.fail(ProtocolError("position 7 is behind", code="position"))
+    assert not opener.link.closed.is_set()
+    with pytest.raises(LinkError, match="is closed: position 7 is behind"):
+        post(opener, CONFIGURE)
+
+
 async def test_a_message_that_is_not_allowed_is_not_sent_and_the_link_lives(network: Network) -> None:
     opener, stage = await network.pair()
     with pytest.raises(ProtocolError):
