@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,11 @@ def remote_plan(model: Path, *urls: str, token: str = "", **topology: Any) -> Ru
         url, *standby = entry.split(",")
         addresses.append(StageAddress(url, token, standby=tuple(standby)))
     return plan(model, (), stages=len(urls) + 1, remote=tuple(addresses), **topology)
+
+
+def drafting(run_plan: RunPlan, strategy: str = "mtp") -> RunPlan:
+    """The same, with speculation."""
+    return replace(run_plan, speculation=replace(run_plan.speculation, strategy=strategy))
 
 
 def slowly(rtt_ms: float = 4.0) -> dict[str, Any]:
