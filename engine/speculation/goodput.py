@@ -9,6 +9,7 @@ millisecond of the best way to decode without what is on offer (plain, or MTP dr
   L(w+1) + B * (S(w+1) + S(2w+1) + ..) + waste, where B = max(K(w) M(w), L(w)/d) is the time between replies,
   K(w) >= 1 how much longer a stage takes in a stream than alone (two stages may share one device), and the
   waste is what stages still spend on windows that turn out stale.
+- MTP drafts that come behind the reply to their window: `engine.speculation.drafts_behind`.
 
 A window of other rows than the one before it takes longer by what the stages need for the change (much on a
 GPU, which keeps the graph of the last batch; next to nothing on a CPU). So each option also pays for the

@@ -180,15 +180,15 @@ class StageWorker:
                 self._busy_since = 0.0
 
     def _handle(self, lane: Lane, message: Message, arrived: float) -> None:
+        if isinstance(message, Prefill | ConfigureGeneration | TrimSession):
+            lane.predicted.pop(message.session, None)  # its text goes on otherwise
         match message:
             case VerifyWindow():
                 self._verify(lane, message, arrived)
             case Prefill():
-                lane.predicted.pop(message.session, None)
                 self._prefill(lane, message, arrived)
             case ConfigureGeneration():
                 sequence = self._sequences.sequence(lane.number, message.session)
-                lane.predicted.pop(message.session, None)  # epochs count from 0 again
                 if self._tail is not None:
                     self._tail.configure(sequence, message)
                     if self._ahead is not None:
@@ -196,7 +196,6 @@ class StageWorker:
                 else:
                     lane.forward(message)
             case TrimSession():
-                lane.predicted.pop(message.session, None)
                 self._trim(self._sequences.sequence(lane.number, message.session), message.keep)
                 if self._tail is None:
                     lane.forward(message)

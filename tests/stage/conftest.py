@@ -1,4 +1,4 @@
-"""The tiny model, and a cache of its own for each test."""
+"""The tiny models, and a cache of its own for each test."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.model.file import ModelFile
+from tests.compute.conftest import DRAFTER
 from tests.faults.tiny_llama import write_tiny_llama
 
 
@@ -14,6 +15,14 @@ from tests.faults.tiny_llama import write_tiny_llama
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> ModelFile:
     """A model of six layers."""
     return ModelFile.open(write_tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf"))
+
+
+@pytest.fixture(scope="session")
+def drafter(tmp_path_factory: pytest.TempPathFactory) -> ModelFile:
+    """A tiny model with a NextN block, whose rows of a window equal single rows."""
+    path = tmp_path_factory.mktemp("drafter") / "drafter.gguf"
+    DRAFTER.write(path)
+    return ModelFile.open(path)
 
 
 @pytest.fixture

@@ -26,20 +26,11 @@ from engine.protocol.messages import (
 )
 from engine.stage.ahead import PLAIN_WINDOWS, RunAhead, foresees
 from engine.stage.worker import Lane, StageWorker
-from tests.compute.conftest import DRAFTER
 
 OPTIONS = ComputeOptions(context=96, sequences=2, batch_rows=32)
 PROMPT = [int(token) for token in Random(4).choices(range(64), k=20)]
 GREEDY, DRAWN = SamplingSettings(), SamplingSettings(temperature=1.0, repeat_penalty=1.2, seed=7)
 LETTERS = SamplingSettings(grammar="root ::= [a-z ]*")
-
-
-@pytest.fixture(scope="module")
-def drafter(tmp_path_factory: pytest.TempPathFactory) -> ModelFile:
-    """A tiny model with a NextN block, whose rows of a window equal single rows."""
-    path = tmp_path_factory.mktemp("drafter") / "drafter.gguf"
-    DRAFTER.write(path)
-    return ModelFile.open(path)
 
 
 @pytest.fixture

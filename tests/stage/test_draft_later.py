@@ -25,7 +25,6 @@ from engine.protocol.messages import (
     VerifyWindow,
 )
 from engine.stage.worker import Lane, StageWorker
-from tests.compute.conftest import DRAFTER
 
 OPTIONS = ComputeOptions(context=96, sequences=2, batch_rows=32)
 PROMPT = [int(token) for token in Random(4).choices(range(64), k=20)]
@@ -74,14 +73,6 @@ class Session:
 
     def _next(self) -> Message:
         return self.replies.get(timeout=30)
-
-
-@pytest.fixture(scope="module")
-def drafter(tmp_path_factory: pytest.TempPathFactory) -> ModelFile:
-    """A tiny model with a NextN block."""
-    path = tmp_path_factory.mktemp("drafter") / "drafter.gguf"
-    DRAFTER.write(path)
-    return ModelFile.open(path)
 
 
 @pytest.fixture
