@@ -165,6 +165,7 @@ class CostModel:
         self._stages: dict[int, RowCosts] = {}
         self._network = RowCosts(growth=0.0)
         self._crowding: dict[int, Timings] = {}  # by rows
+        self._least_crowding = 1.0
         self._draft: Timings | None = None
         self._catch_up: Timings | None = None
         self.last_rows = 0  # of the last window that was answered
@@ -245,14 +246,13 @@ class CostModel:
         alone_ms = self.times(rows).slowest[rows]
         if alone_ms > 0 and slowest.queue_us >= SATURATED * slowest.compute_us:
             self._crowding[rows] = added(self._crowding.get(rows), max(1.0, ms / alone_ms))
+            self._least_crowding = min(timings.typical for timings in self._crowding.values())
 
     def crowding(self, rows: int) -> float:
         """How many times as long as alone a stage takes for a window of a stream; the least that is known of
         other rows until it is measured."""
         measured = self._crowding.get(rows)
-        if measured is not None:
-            return measured.typical
-        return min((timings.typical for timings in self._crowding.values()), default=1.0)
+        return measured.typical if measured is not None else self._least_crowding
 
     def observe_drafting(self, drafts: int, ms: float, skipped: int) -> None:
         """The MTP head took `ms` for this many drafts, after `skipped` rows that it had not been fed."""

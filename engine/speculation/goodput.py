@@ -23,6 +23,7 @@ form of tokens per time). What is not worth it by what is known may still be wor
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import ceil, inf
 from operator import itemgetter
 
@@ -40,6 +41,19 @@ HOPE = 1.0  # standard deviations by which drafts may be better than expected, f
 DISCOVERY = 2  # plain steps' worth of time that may be spent, once, to see what a second row costs
 EXPLORE = 0.01  # share of the time
 ADVANCE = 16  # tokens that an answer is expected to have at least
+WELL_KNOWN = 16  # drafts, after which one more changes little ..
+RENEWED = 4  # .. so that the sums are made anew after so many
+
+
+@dataclass(slots=True)
+class _Pace:
+    """lambda, and what it was made from."""
+
+    times: LoopTimes | None = None
+    seen: int = 0  # drafts of which it is known whether they were right
+    tokens_per_ms: float = 0.0
+    survivals: list[float] = field(default_factory=list)  # of MTP drafts, by their number
+    behind_ms: list[float] = field(default_factory=list)  # with 1, 2, .. drafts behind every reply
 
 
 class GoodputPolicy:
@@ -64,7 +78,7 @@ class GoodputPolicy:
         self._second_row_due = False  # a draft was asked for to be verified whatever that costs
         self._width = 0
         self._steady_rows = 1  # of the windows that make the pace
-        self._paced: tuple[LoopTimes | None, int, float] = (None, 0, 0.0)  # pace, and what it was made from
+        self._paced = _Pace()
         self._stream_pace = 0.0  # tokens per millisecond of the stream that was last thought of
 
     # Choosing
@@ -204,9 +218,12 @@ class GoodputPolicy:
     def _pace(self, times: LoopTimes) -> float:
         """lambda: tokens per millisecond of plain decoding, or with MTP drafts of the best length in replies
         or behind them."""
-        seen = self._acceptance.drafts_seen
-        if self._paced[:2] != (times, seen):
-            together = self._draft_rates(times.loop, 0.0)
+        seen, paced = self._acceptance.drafts_seen, self._paced
+        renewed = 1 if seen <= WELL_KNOWN else RENEWED
+        if paced.times is not times or seen - paced.seen >= renewed:
+            paced.times, paced.seen = times, seen
+            paced.survivals = self._acceptance.draft_survivals(min(self._draft_max, len(times.loop) - 2))
+            together = self._draft_rates(times.loop, paced.survivals)
             behind = max(self._rates_behind(times), default=0.0)
             usual = behind if self._behind else together[self._steady_rows - 1]  # tables never get shorter
             best = max(behind, *together)
@@ -214,27 +231,27 @@ class GoodputPolicy:
                 self._behind = behind == best
                 self._steady_rows = 1 if self._behind else together.index(best) + 1
                 usual = best
-            self._paced = (times, seen, usual)
-        return self._paced[2]
+            paced.tokens_per_ms = usual
+        return paced.tokens_per_ms
 
     def _rates_behind(self, times: LoopTimes) -> list[float]:
         """Tokens per millisecond with 1, 2, .. MTP tokens behind every reply; none where that cannot be."""
-        rates: list[float] = []
+        paced, rates = self._paced, list[float]()
+        paced.behind_ms.clear()
         if self._depth_behind < 2:
             return rates
-        survivals = self._acceptance.draft_survivals(min(self._draft_max, len(times.loop) - 2))
-        for drafts in range(1, len(survivals) + 1):
-            took, _ = best_way(self._costs, times, survivals[:drafts], self._depth_behind)
+        for drafts in range(1, len(paced.survivals) + 1):
+            took, _ = best_way(self._costs, times, paced.survivals[:drafts], self._depth_behind)
             took += window_ms(self._costs, times, drafts)
-            rates.append((1.0 + sum(survivals[:drafts])) / max(took, 1e-6))
+            paced.behind_ms.append(took)
+            rates.append((1.0 + sum(paced.survivals[:drafts])) / max(took, 1e-6))
         return rates
 
-    def _draft_rates(self, loop_ms: Sequence[float], hope: float) -> list[float]:
-        """Tokens per millisecond when every window asks for, and verifies, 0, 1, .. MTP tokens, with drafts
-        that are better than expected by `hope` standard deviations."""
+    def _draft_rates(self, loop_ms: Sequence[float], survivals: Sequence[float]) -> list[float]:
+        """Tokens per millisecond when every window asks for, and verifies, 0, 1, .. MTP tokens, which are all
+        right with these chances."""
         tokens = 1.0
         rates = [1.0 / max(loop_ms[1], 1e-6)]
-        survivals = self._acceptance.draft_survivals(min(self._draft_max, len(loop_ms) - 2), hope)
         for drafts, survival in enumerate(survivals, start=1):
             tokens += survival
             rates.append(tokens / (loop_ms[drafts + 1] + self._costs.draft_ms(drafts)))
@@ -260,31 +277,26 @@ class GoodputPolicy:
     def _best_draft(self, need: DraftNeed, times: LoopTimes, pace: float, most: int) -> int:
         """How many drafts, at most so many, are worth the most beyond their price; 0 if none are."""
         price = max(pace, self._stream_pace) if need.streaming else pace  # of a millisecond, in tokens
-        best, best_worth = 0, 0.0
-        survivals = self._acceptance.draft_survivals(most)
-        for drafts in range(1, most + 1):
-            longer_ms, head_ms = self._draft_takes_ms(need, times, survivals[:drafts])
-            worth = need.fresh * (sum(survivals[:drafts]) - pace * longer_ms) - price * head_ms
+        best, best_worth, tokens = 0, 0.0, 0.0
+        for drafts, survival in enumerate(self._paced.survivals[:most], start=1):
+            tokens += survival
+            longer_ms, head_ms = self._draft_takes_ms(need, times, drafts)
+            worth = need.fresh * (tokens - pace * longer_ms) - price * head_ms
             if worth > best_worth:
                 best, best_worth = drafts, worth
         return best
 
-    def _draft_takes_ms(
-        self, need: DraftNeed, times: LoopTimes, survivals: Sequence[float]
-    ) -> tuple[float, float]:
-        """What it takes to verify as many drafts instead of decoding plainly, and what it takes to make them,
+    def _draft_takes_ms(self, need: DraftNeed, times: LoopTimes, drafts: int) -> tuple[float, float]:
+        """What it takes to verify so many drafts instead of decoding plainly, and what it takes to make them,
         which is lost also if they are not needed."""
-        drafts = len(survivals)
-        head_ms = self._costs.draft_ms(drafts)
         if self._behind:
-            longer_ms, _ = best_way(self._costs, times, survivals, self._depth_behind)
-            longer_ms += window_ms(self._costs, times, drafts) - times.loop[1]
+            longer_ms = self._paced.behind_ms[drafts - 1] - times.loop[1]
             if not need.streaming:
-                head_ms = 0.0  # other stages compute meanwhile
+                return longer_ms, 0.0  # other stages compute meanwhile
         else:
             longer_ms = times.loop[drafts + 1] - times.loop[1]
             longer_ms += self._changes_ms(drafts + 1) - self._changes_ms(1)
-        return longer_ms, head_ms
+        return longer_ms, self._costs.draft_ms(drafts)
 
     def _pays_back(self, need: DraftNeed, times: LoopTimes, pace: float) -> bool:
         """Whether drafting from here on saves more than it takes the head to catch up.
@@ -304,7 +316,7 @@ class GoodputPolicy:
 
     def _draft_probe(self, need: DraftNeed, times: LoopTimes, most: int) -> int:
         """One draft, only to see how good drafts are, where they would pay if they were very good."""
-        if self.drafts_behind:
+        if self.drafts_behind and not self._costs.only_single_rows:
             return self._probe_behind(need, times)
         second_row = self._costs.only_single_rows
         head_ms = self._costs.draft_ms(1) + self._costs.catch_up_ms(need.skipped)
@@ -317,7 +329,8 @@ class GoodputPolicy:
         best_case = times.loop
         if second_row:  # further rows may cost next to nothing
             best_case = [times.loop[1]] * len(times.loop)
-        rates = self._draft_rates(best_case, HOPE)[: most + 1]
+        hoped = self._acceptance.draft_survivals(min(most, len(best_case) - 2), HOPE)
+        rates = self._draft_rates(best_case, hoped)
         if max(rates) <= rates[0]:
             return 0
         self._explored_ms += head_ms

@@ -100,7 +100,7 @@ def test_windows_keep_their_shape_where_a_change_is_dear(strategy: str) -> None:
 def test_stages_that_share_a_device_are_seen_to_slow_each_other_down() -> None:
     """As two stages on one GPU do: what a stage takes alone is not what it takes in a stream."""
     for seed in SEEDS:
-        for text, least in ((rename(seed), 0.97), (copy(seed), 1.5), (novel(seed), 0.97)):
+        for text, least in ((rename(seed), 0.97), (copy(seed), 1.4), (novel(seed), 0.97)):
             plain = simulate(text, 0, "disabled", seed=seed, one_device=True)
             result = simulate(text, 0, "auto", seed=seed, one_device=True)
             assert plain.elapsed_ms / result.elapsed_ms >= least
