@@ -20,7 +20,8 @@ from engine.config.rules import with_speculation
 from engine.coordinator.alone import faster_alone
 from engine.coordinator.chain import RETURN_LINK, Chain
 from engine.coordinator.drafting import Drafting
-from engine.coordinator.generation import Generation, GenerationSetting
+from engine.coordinator.generation import Generation
+from engine.coordinator.generation_setting import GenerationSetting
 from engine.coordinator.layout import check_fingerprint
 from engine.coordinator.prompt import PromptBuilder
 from engine.coordinator.slots import Slot, SlotPool

@@ -10,20 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.client.requests import GenerateRequest
 from engine.config.plan import SpeculationPlan
 from engine.coordinator.chain import Chain
-from engine.coordinator.drafting import Drafting
-from engine.coordinator.measures import AnswerMeasure
+from engine.coordinator.generation_setting import GenerationSetting
 from engine.coordinator.prefill import PromptFeed
-from engine.coordinator.prompt import PromptBuilder
-from engine.coordinator.reporting import AnswerReport
-from engine.coordinator.slots import Slot
-from engine.coordinator.text import AnswerText
+from engine.coordinator.telling import Answered, AnswerTelling
 from engine.errors import Busy, ContextFull, ProtocolError, SkippyError, StageLost
 from engine.events import Event, RequestFinished
 from engine.protocol.messages import (
@@ -38,46 +32,15 @@ from engine.protocol.messages import (
     VerifyWindow,
 )
 from engine.speculation.loop import DecodeLoop
-from engine.speculation.types import Actions, LoopContext, StopSignal, WindowPlan
+from engine.speculation.types import Actions, LoopContext, WindowPlan
 from engine.transport.timeouts import TIMEOUTS
 
 log = logging.getLogger("skippy.engine")
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationSetting:
-    """Everything an answer needs."""
-
-    request: GenerateRequest
-    prompt: list[int]
-    slot: Slot
-    chain: Chain
-    prompts: PromptBuilder
-    drafting: Drafting
-    speculation: SpeculationPlan
-    context: int
-    window_rows: int
-    prefill_rows: int
-    model: dict[str, Any]
-    exact: bool
-    restarts: Callable[[], dict[int, int]]
-    recover: Callable[[bool], Awaitable[Chain]]  # a new chain for a lost one; True: tokens are at stake
-
 
 REPORT_PAUSE = 0.001
 """Seconds from sending a window until the reply before it is reported."""
 
 RECOVERIES = 5  # how often an answer is taken up again after a stage was lost, without a new token between
-
-
-@dataclass(frozen=True, slots=True)
-class _Answered:
-    """A reply that has been acted on and not been reported yet."""
-
-    reply: PredictedTokens
-    route: str
-    actions: Actions
-    at: float
 
 
 class Generation:
@@ -87,17 +50,9 @@ class Generation:
         self._set = setting
         self.slot = setting.slot
         self.finished: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        request = setting.request
-        self._text = AnswerText(setting.prompts.piece, request.stop)
-        self._untold: list[_Answered] = []
-        # Of committed tokens that have not been reported; None: not made yet.
-        self._texts: list[str | None] = []
-        self._token_ids = list(request.resume)
-        self._resumed_stop = any(self._text.feed(token)[1] for token in request.resume)
-        self._measure = AnswerMeasure(started=time.perf_counter(), prompt_tokens=len(setting.prompt))
+        self._telling = AnswerTelling(setting.request, setting.prompts, len(setting.prompt), emit)
         self._chain = setting.chain
-        self._prompt = setting.prompt + self._token_ids
-        self._report = AnswerReport(request, setting.prompts, emit)
+        self._prompt = setting.prompt + list(setting.request.resume)
         self._feed = self._make_feed(self._prompt, reused=0)
         self._decoding = False
         self._started = False  # the decode loop has planned its first window
@@ -115,7 +70,7 @@ class Generation:
             native_mtp=stages[-1].native_mtp,
             drafts_behind=len(stages) > 1,
             can_rollback=all(info.can_rollback for info in stages),
-            stop=self._check_stop,
+            stop=self._telling.check_stop,
             costs=drafting.costs,
             draft_runner=drafting.runner,
             dynamic_ngrams=drafting.dynamic,
@@ -145,15 +100,15 @@ class Generation:
                 hint="shorten it or give --ctx a larger number",
             )
         reused = slot.reusable(self._prompt)
-        self._measure.reused = reused
+        self._telling.measure.reused = reused
         self._feed = self._make_feed(self._prompt, reused=reused)
         slot.cached = self._prompt[:reused]  # until the end nothing else is certain
-        self._report.started(len(setting.prompt), reused, self._loop.strategy)
+        self._telling.report.started(len(setting.prompt), reused, self._loop.strategy)
         try:
-            reason = "stop" if self._resumed_stop else await self._drive()
+            reason = "stop" if self._telling.resumed_stop else await self._drive()
         except SkippyError as error:
             self._chain.give_up()  # replies to this answer may still come
-            if not self._token_ids:
+            if not self._telling.token_ids:
                 slot.cached = []
                 raise
             reason, self._failure = "error", error
@@ -169,8 +124,8 @@ class Generation:
                 begin()
                 return await self.finished
             except StageLost:
-                losses = losses + 1 if len(self._token_ids) == known else 1
-                known = len(self._token_ids)
+                told = len(self._telling.token_ids)
+                losses, known = losses + 1 if told == known else 1, told
                 if losses > RECOVERIES:
                     raise
                 admission = time.monotonic() + TIMEOUTS.admission
@@ -191,7 +146,7 @@ class Generation:
         self.finished = asyncio.get_running_loop().create_future()
         self._decoding = False
         await asyncio.wait({self.finished}, timeout=pause)
-        recovering = asyncio.ensure_future(self._set.recover(bool(self._token_ids)))
+        recovering = asyncio.ensure_future(self._set.recover(bool(self._telling.token_ids)))
         either: set[asyncio.Future[Any]] = {recovering, self.finished}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if self._cancelled:
@@ -307,13 +262,13 @@ class Generation:
 
     def _on_prefilled(self, message: PrefillDone) -> None:
         self._feed.acknowledged(message.end)
-        self._measure.stage_times(message.times, prefill=True)
+        self._telling.measure.stage_times(message.times, prefill=True)
         if not self._decoding:
             if not self._cancelled:
                 self._pump_prefill()
             elif self._feed.in_flight == 0:
                 self.finished.set_result("cancelled")
-        self._report.prefill(self._feed)
+        self._telling.report.prefill(self._feed)
 
     # -- decoding ----------------------------------------------------------------------------------
 
@@ -321,10 +276,10 @@ class Generation:
         now = time.perf_counter()
         actions = self._loop.on_reply(reply, now, direct=route != "lane" or len(self._chain.stages) == 2)
         self._perform(actions)
-        self._untold.append(_Answered(reply, route, actions, now))
+        first = self._telling.note(Answered(reply, route, actions, now))
         if self.finished.done():
             self._tell()
-        elif len(self._untold) == 1:
+        elif first:
             # The compute thread wants the interpreter now, to begin the window that has just been sent.
             asyncio.get_running_loop().call_later(REPORT_PAUSE, self._tell)
 
@@ -332,38 +287,18 @@ class Generation:
         actions = self._loop.on_draft(message.draft, time.perf_counter())
         self._perform(actions)
         self._tell()
-        self._measure.drafted(len(self._chain.stages) - 1, message.draft.head_us / 1000)
-        self._report.drafted(message)
-        for window in actions.windows:
-            self._report.window(window)
+        self._telling.drafted(message, stage=len(self._chain.stages) - 1)
+        self._telling.windows(actions)
 
     def _tell(self) -> None:
-        """Account for the replies since the last time, and report them."""
-        untold, self._untold = self._untold, []
-        for answered in untold:
-            self._tell_reply(answered)
-
-    def _tell_reply(self, answered: _Answered) -> None:
-        reply, actions = answered.reply, answered.actions
-        ends_prefill = self._feed.computed < self._feed.total
-        self._measure.stage_times(reply.times, prefill=ends_prefill)
-        self._measure.tokens(len(actions.committed), answered.at)
-        if ends_prefill and not reply.stale:
-            self._feed.completed()
-            self._report.prefill(self._feed)
-        if actions.committed:
-            self._tell_tokens(actions, reply.window)
-        if actions.done is not None:
-            self._report.done(actions.done, reply, answered.route)
-        for window in actions.windows:
-            self._report.window(window)
+        """Tell of the replies since the last time."""
+        self._telling.tell(self._feed, ended=self._loop.stop_reason is not None)
 
     def _carry_out(self, actions: Actions) -> None:
         """Do what the loop says without a reply."""
         self._perform(actions)
         self._tell()
-        for window in actions.windows:
-            self._report.window(window)
+        self._telling.windows(actions)
 
     def _perform(self, actions: Actions) -> None:
         """Do what the loop says. Nothing is reported before the stages have their next window."""
@@ -393,18 +328,6 @@ class Generation:
             )
         )
 
-    def _check_stop(self, token: int) -> StopSignal | None:
-        """Called by the loop once for each token it is about to commit."""
-        if self._set.prompts.is_end(token):
-            self._texts.append("")
-            return "end"
-        if not self._set.request.stop:  # its text cannot end the answer, and is made when it is told
-            self._texts.append(None)
-            return None
-        text, stopped = self._text.feed(token)
-        self._texts.append(text)
-        return "stop" if stopped else None
-
     def _send(self, message: Message) -> None:
         self._chain.send(message)
 
@@ -414,18 +337,6 @@ class Generation:
             self.finished.set_exception(error)
 
     # -- the end -----------------------------------------------------------------------------------
-
-    def _tell_tokens(self, actions: Actions, window: int) -> None:
-        count = len(actions.committed)
-        texts, self._texts = self._texts[:count], self._texts[count:]
-        shown = [
-            (item.token, item.origin, self._text.feed(item.token)[0] if text is None else text)
-            for item, text in zip(actions.committed, texts, strict=True)
-            if not item.ends
-        ]
-        self._token_ids.extend(token for token, _, _ in shown)
-        ends = self._loop.stop_reason is not None and not self._texts
-        self._report.tokens(window, shown, self._text.flush() if ends else "")
 
     def _finish(self, reason: str) -> RequestFinished:
         """Remember what the caches hold, and sum the answer up."""
@@ -438,8 +349,7 @@ class Generation:
         self._set.drafting.learn(loop.history, len(self._set.prompt))
         decoded = self._feed.computed == self._feed.total
         slot.cached = loop.history[: loop.kv_length] if decoded else self._feed.tokens[: self._feed.done]
-        if tail := self._text.flush():
-            self._report.tokens(-1, [], tail)
+        self._telling.end()
         result = self._result(reason)
         if self._chain.lost is not None:
             slot.cached = []
@@ -454,17 +364,17 @@ class Generation:
         )
 
     def _result(self, reason: str) -> dict[str, Any]:
-        setting, chain = self._set, self._chain
+        setting, chain, told = self._set, self._chain, self._telling
         return {
-            "text": self._text.text,
-            "token_ids": self._token_ids,
+            "text": told.text,
+            "token_ids": told.token_ids,
             "finish_reason": reason,
             "model": setting.model,
             "strategy": self._loop.strategy.strategy,
             "exact": setting.exact,
-            "timings": self._measure.timings(len(self._token_ids), resumed=len(setting.request.resume)),
+            "timings": told.measure.timings(len(told.token_ids), resumed=len(setting.request.resume)),
             "speculative": self._loop.statistics.to_json(),
-            "stages": self._measure.stage_results(chain.stages, chain.rtt_ms, setting.restarts()),
+            "stages": told.measure.stage_results(chain.stages, chain.rtt_ms, setting.restarts()),
         }
 
 
