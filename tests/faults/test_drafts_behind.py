@@ -248,7 +248,7 @@ async def test_drafts_take_the_lane_after_the_return_link_broke(
 ) -> None:
     async with three_stages_apart(model) as (running, last, proxy):
         await knows_the_answer(last, running, undisturbed)
-        running.trap(later(DraftReceived, 5), proxy.connections[RETURN].cut)
+        running.trap(later(DraftReceived, 2), proxy.connections[RETURN].cut)
         result = await running.ask()
         assert result["token_ids"] == await undisturbed()
         assert result["speculative"]["fallback_replies"] > 0
