@@ -10,7 +10,7 @@ import orjson
 
 from engine.compute.options import ComputeOptions
 from engine.compute.stage import Stage
-from engine.compute.tail import Tail
+from engine.compute.tail import Tail, agreed_rows
 from engine.errors import ModelFileError
 from engine.model.file import ModelFile
 from engine.model.slices import whole_model
@@ -121,14 +121,12 @@ class _Runner:
         position, window, said = len(prompt) - 1, [prompt[-1]], 0
         while said < tokens:
             predictions, drafted = tail.verify(0, position, window, None, draft)
-            agreed = 0
-            while agreed + 1 < len(window) and predictions[agreed] == window[agreed + 1]:
-                agreed += 1
-            counts.count(len(window) - 1, agreed)
-            if any(self._is_end(token) for token in predictions[: agreed + 1]):
+            agreed = agreed_rows(window, predictions)
+            counts.count(len(window) - 1, agreed - 1)
+            if any(self._is_end(token) for token in predictions[:agreed]):
                 break
-            said += agreed + 1
-            position += agreed + 1
-            window = [predictions[agreed], *(drafted.tokens if drafted is not None else ())]
+            said += agreed
+            position += agreed
+            window = [predictions[agreed - 1], *(drafted.tokens if drafted is not None else ())]
         tail.release(0)
         return counts
