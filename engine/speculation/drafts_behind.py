@@ -51,6 +51,11 @@ SLACK = 0.25
 """Of a slowest stage's window, that may be missing for one more to be under way."""
 
 
+def streaming_ms(costs: DraftCosts, times: LoopTimes, rows: int) -> float:
+    """M(r) K(r): what a window of a stream takes at its slowest stage."""
+    return times.slowest[rows] * costs.crowding(rows)
+
+
 def window_ms(costs: DraftCosts, times: LoopTimes, drafts: int) -> float:
     """L(1) + X: a window of one row beside which the head drafts so many tokens."""
     measured = costs.beside_drafts_ms
@@ -73,7 +78,7 @@ def following_ms(
 
     `survivals` are S(1), S(2), .. of as many drafts; the first `sent` of them are under way.
     """
-    between = max(times.slowest[width] * costs.crowding(width), times.loop[width] / depth)
+    between = max(streaming_ms(costs, times, width), times.loop[width] / depth)
     if sent:
         return between * sum(survivals[sent::width])
     draft_ms = costs.draft_ms(len(survivals))
@@ -81,8 +86,7 @@ def following_ms(
     took = (1.0 - survivals[0]) * max(0.0, wasted_ms)
     lag_ms = costs.lag_ms(width)
     if lag_ms is None:
-        slowest = times.slowest[1] * costs.crowding(1)
-        lag_ms = max(draft_ms, slowest) + times.loop[width] - times.loop[1]
+        lag_ms = max(draft_ms, streaming_ms(costs, times, 1)) + times.loop[width] - times.loop[1]
     took += survivals[0] * max(draft_ms, lag_ms)
     return took + between * sum(survivals[width::width])
 
@@ -92,7 +96,7 @@ def useful_depth(costs: DraftCosts, times: LoopTimes, width: int, limit: int) ->
 
     One that waits at the first stage when a draft turns out wrong delays the next token there.
     """
-    slowest = max(times.slowest[width] * costs.crowding(width), 1e-3)
+    slowest = max(streaming_ms(costs, times, width), 1e-3)
     return min(limit, max(2, ceil(times.loop[width] / slowest - SLACK)))
 
 

@@ -29,7 +29,7 @@ from operator import itemgetter
 
 from engine.speculation.acceptance import Acceptance
 from engine.speculation.costs import CostModel, LoopTimes
-from engine.speculation.drafts_behind import best_way, following_ms, useful_depth, window_ms
+from engine.speculation.drafts_behind import best_way, following_ms, streaming_ms, useful_depth, window_ms
 from engine.speculation.policies import PLAIN, Choice, DraftNeed, Offer, Verified
 from engine.speculation.statistics import Statistics
 
@@ -155,7 +155,7 @@ class GoodputPolicy:
                     shortest, choice = took, Choice(width, 1, "windows in turn")
             if offer.depth_limit > 1:
                 loop = times.loop[width]
-                slowest = max(times.slowest[width] * self._costs.crowding(width), 1e-3)
+                slowest = max(streaming_ms(self._costs, times, width), 1e-3)
                 depth = min(offer.depth_limit, max(2, ceil(loop / slowest)))
                 between = max(slowest, loop / depth)
                 waste = WASTE * slowest * slowest / between
